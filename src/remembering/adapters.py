@@ -1,0 +1,273 @@
+"""The bank of LoRA adapters, and one forward for a batch whose samples use different adapters.
+
+An adapter adds B A x to the Q, K, V and O projections of a layer: A is (rank, dim) and random,
+B is (dim, rank) and zero, so that a new adapter changes nothing yet. Files are PEFT's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from remembering.backbone import Backbone
+from remembering.errors import RememberingError
+
+PROJECTIONS = 4  # Q, K, V, O
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One LoRA adapter: ΔW = B A for Q, K, V and O of every layer from `first_layer` on.
+
+    Attributes:
+        a: (layers, 4, rank, dim).
+        b: (layers, 4, dim, rank).
+    """
+
+    a: Tensor
+    b: Tensor
+    first_layer: int = 0
+
+    @classmethod
+    def new(cls, backbone: Backbone, rank: int, first_layer: int, rng: torch.Generator) -> Adapter:
+        """A random, B zero: LoRA's initialisation (Kaiming uniform with a = √5, as in PEFT)."""
+        if rank < 1:
+            raise RememberingError(f"adapter rank {rank} is not at least 1")
+        if not 0 <= first_layer < backbone.depth:
+            raise RememberingError(
+                f"first adapted layer {first_layer} is not in 0..{backbone.depth - 1}"
+            )
+        shape = (backbone.depth - first_layer, PROJECTIONS, rank, backbone.dim)
+        bound = 1 / math.sqrt(backbone.dim)
+        a = torch.empty(shape).uniform_(-bound, bound, generator=rng)
+        b = torch.zeros(*shape[:2], backbone.dim, rank)
+        return cls(a.to(backbone.device), b.to(backbone.device), first_layer)
+
+    @property
+    def rank(self) -> int:
+        """Rank of each ΔW."""
+        return self.a.shape[2]
+
+    @property
+    def parameters(self) -> int:
+        """4 · L · 2D · r: what the paper counts as memory footprint."""
+        return self.a.numel() + self.b.numel()
+
+    def active(self) -> OneAdapter:
+        """For a forward in which every sample uses this adapter; gradients reach A and B."""
+        return OneAdapter(self.a, self.b, self.first_layer)
+
+    def trainable(self) -> Adapter:
+        """A copy whose A and B take gradients."""
+        a, b = (t.detach().clone().requires_grad_() for t in (self.a, self.b))
+        return Adapter(a, b, self.first_layer)
+
+    def frozen(self) -> Adapter:
+        """A copy that takes no gradients."""
+        return Adapter(self.a.detach().clone(), self.b.detach().clone(), self.first_layer)
+
+
+class ActiveAdapters(Protocol):
+    """What a forward adds to the projections of layer `index`."""
+
+    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor: ...
+
+    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class OneAdapter:
+    """Every sample of the batch uses the same adapter."""
+
+    a: Tensor
+    b: Tensor
+    first_layer: int
+
+    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor:
+        """Q, K and V in one product: the three B stand on the diagonal of one matrix."""
+        layer = index - self.first_layer
+        if layer < 0:
+            return out
+        down = x @ self.a[layer, :3].flatten(0, 1).mT
+        up: Tensor = torch.block_diag(*self.b[layer, :3].mT)
+        return out + down @ up
+
+    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor:
+        layer = index - self.first_layer
+        if layer < 0:
+            return out
+        return out + (x @ self.a[layer, 3].mT) @ self.b[layer, 3].mT
+
+
+@dataclass(frozen=True)
+class MixedAdapters:
+    """Each sample uses its own: A (n, layers, 4, rank, dim), B (n, layers, 4, dim, rank)."""
+
+    a: Tensor
+    b: Tensor
+    first_layer: int
+
+    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor:
+        layer = index - self.first_layer
+        if layer < 0:
+            return out
+        n, _, dim = x.shape
+        rank = self.a.shape[3]
+        down = x @ self.a[:, layer, :3].reshape(n, 3 * rank, dim).mT
+        up = x.new_zeros(n, 3, rank, 3, dim)
+        for p in range(3):
+            up[:, p, :, p] = self.b[:, layer, p].mT
+        return torch.baddbmm(out, down, up.view(n, 3 * rank, 3 * dim))
+
+    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor:
+        layer = index - self.first_layer
+        if layer < 0:
+            return out
+        return torch.baddbmm(out, x @ self.a[:, layer, 3].mT, self.b[:, layer, 3].mT)
+
+
+class AdapterBank(Mapping[int, Adapter]):
+    """Adapters by number. A number is never given twice, so old files stay what they were.
+
+    >>> backbone = Backbone.load("bundled")
+    >>> bank = AdapterBank()
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> bank[0] = Adapter.new(backbone, rank=1, first_layer=0, rng=rng)
+    >>> bank[1] = Adapter.new(backbone, rank=1, first_layer=0, rng=rng)
+    >>> tokens = backbone.embed(torch.zeros(2, 1, 28, 28, dtype=torch.uint8))
+    >>> backbone.run(tokens, adapters=bank.mixed(torch.tensor([1, 0]))).shape
+    torch.Size([2, 17, 96])
+    """
+
+    def __init__(self) -> None:
+        self._adapters: dict[int, Adapter] = {}
+        self._stacked: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __getitem__(self, number: int) -> Adapter:
+        return self._adapters[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._adapters)
+
+    def __len__(self) -> int:
+        return len(self._adapters)
+
+    def __setitem__(self, number: int, adapter: Adapter) -> None:
+        """Add or replace an adapter; all of a bank have one shape."""
+        for other in self._adapters.values():
+            if (other.a.shape, other.first_layer) != (adapter.a.shape, adapter.first_layer):
+                raise RememberingError(
+                    f"adapter {number} of shape {tuple(adapter.a.shape)} does not fit a bank of "
+                    f"{tuple(other.a.shape)}; use the same rank and layers"
+                )
+        self._adapters[number] = adapter
+        self._stacked = None
+
+    def __delitem__(self, number: int) -> None:
+        del self._adapters[number]
+        self._stacked = None
+
+    def mixed(self, numbers: Tensor) -> ActiveAdapters:
+        """For a forward in which sample i uses adapter `numbers[i]`."""
+        first = int(numbers[0])
+        if bool((numbers == first).all()):
+            return self[first].active()
+        if self._stacked is None:
+            adapters = list(self._adapters.values())
+            self._stacked = (
+                torch.tensor(list(self._adapters)),
+                torch.stack([adapter.a for adapter in adapters]),
+                torch.stack([adapter.b for adapter in adapters]),
+            )
+        keys, a, b = self._stacked
+        order = keys.argsort()
+        rows = order[torch.searchsorted(keys, numbers.cpu(), sorter=order)].to(a.device)
+        return MixedAdapters(a[rows], b[rows], self[first].first_layer)
+
+
+def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
+    """The files that `peft.PeftModel.from_pretrained` reads for the same backbone."""
+    weights: dict[str, Tensor] = {}
+    for key, (layer, p) in _peft_keys(backbone, adapter.first_layer).items():
+        weights[f"{key}.lora_A.weight"] = adapter.a[layer, p].cpu().contiguous()
+        weights[f"{key}.lora_B.weight"] = adapter.b[layer, p].cpu().contiguous()
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": backbone.name,
+        "r": adapter.rank,
+        "lora_alpha": adapter.rank,  # PEFT scales by alpha / r; the paper does not scale
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted(
+            {name.rsplit(".", 1)[1] for name in backbone.family.projections(0)}
+        ),
+        "layers_to_transform": list(range(adapter.first_layer, backbone.depth)),
+        "layers_pattern": backbone.family.layers.rsplit(".", 1)[-1],
+    }
+    return {
+        CONFIG_FILE: (json.dumps(config, indent=2) + "\n").encode(),
+        WEIGHTS_FILE: save(weights, metadata={"format": "pt"}),
+    }
+
+
+def from_peft(folder: Path, backbone: Backbone) -> Adapter:
+    """Read a LoRA adapter in PEFT's format, ours or anyone's with Q, K, V and O adapted."""
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text())
+        weights = load_file(folder / WEIGHTS_FILE)
+    except FileNotFoundError as error:
+        raise RememberingError(
+            f"{folder} is no PEFT adapter: {error.filename} is missing"
+        ) from error
+    except Exception as error:  # safetensors and json each raise their own
+        raise RememberingError(f"the adapter in {folder} is damaged ({error})") from error
+    layers = config.get("layers_to_transform")
+    layers = list(range(backbone.depth)) if layers is None else sorted(layers)
+    first, rank = layers[0], int(config["r"])
+    unsupported = [key for key in ("use_dora", "use_rslora", "fan_in_fan_out") if config.get(key)]
+    if unsupported or config.get("bias", "none") != "none" or config.get("rank_pattern"):
+        raise RememberingError(
+            f"the adapter in {folder} uses {', '.join(unsupported) or 'biases or several ranks'}; "
+            "only plain LoRA is read"
+        )
+    if layers != list(range(first, backbone.depth)):
+        raise RememberingError(f"the adapter in {folder} skips layers; all from one on are needed")
+    scale = config.get("lora_alpha", rank) / rank
+    shape = (len(layers), PROJECTIONS, rank, backbone.dim)
+    a, b = torch.empty(shape), torch.empty(*shape[:2], backbone.dim, rank)
+    try:
+        for key, (layer, p) in _peft_keys(backbone, first).items():
+            a[layer, p].copy_(_exactly(weights[f"{key}.lora_A.weight"], a[layer, p]))
+            b[layer, p].copy_(_exactly(weights[f"{key}.lora_B.weight"], b[layer, p]) * scale)
+    except (KeyError, ValueError) as error:
+        raise RememberingError(
+            f"the adapter in {folder} does not fit backbone '{backbone.name}': {error}"
+        ) from error
+    return Adapter(a.to(backbone.device), b.to(backbone.device), first)
+
+
+def _exactly(tensor: Tensor, like: Tensor) -> Tensor:
+    if tensor.shape != like.shape:
+        raise ValueError(f"shape {tuple(tensor.shape)} where {tuple(like.shape)} is needed")
+    return tensor
+
+
+def _peft_keys(backbone: Backbone, first_layer: int) -> dict[str, tuple[int, int]]:
+    """PEFT's name of each adapted projection, with its (layer, projection) in `a` and `b`."""
+    return {
+        f"base_model.model.{name}": (index - first_layer, p)
+        for index in range(first_layer, backbone.depth)
+        for p, name in enumerate(backbone.family.projections(index))
+    }

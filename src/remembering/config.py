@@ -1,0 +1,92 @@
+"""Every setting, typed, with the paper's values as defaults. Light: `--help` reads this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from remembering.errors import RememberingError
+
+
+@dataclass(frozen=True)
+class RouterSettings:
+    """The generative model that each task gets (section 3.3 of the paper)."""
+
+    kind: Literal["autoencoder", "subspace"] = "autoencoder"
+    """autoencoder: trained, as in the paper. subspace: its closed-form optimum."""
+    layers: tuple[int, ...] = (0,)
+    """States that are read; 0 is the embedding output, as in the paper."""
+    tokens: Literal["mean", "flat"] = "mean"
+    """Each token by its mean over the hidden dimension, or all tokens flattened."""
+    latent: int = 1
+    """Width of the bottleneck."""
+    hidden: int = 0
+    """Hidden width of the four-layer autoencoder; 0 is the two-layer one."""
+    epochs: int = 10
+    lr: float = 5e-3
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        _at_least("router.latent", self.latent, 1)
+        _at_least("router.hidden", self.hidden, 0)
+        _at_least("router.epochs", self.epochs, 1)
+        _at_least("router.batch_size", self.batch_size, 1)
+        _positive("router.lr", self.lr)
+        if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
+            raise RememberingError(
+                f"router.layers = {self.layers} must be one or more increasing depths from 0"
+            )
+        if self.kind == "subspace" and self.hidden:
+            raise RememberingError(
+                "router.hidden belongs to the autoencoder; a subspace router has no hidden layer"
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model learns a task."""
+
+    rank: int = 1
+    """Rank of the LoRA adapters."""
+    first_layer: int = 0
+    """Adapters act from this layer on; below it the backbone is computed once per image."""
+    head: Literal["linear", "frozen"] = "linear"
+    """linear: one trained head per adapter. frozen: the checkpoint's own classifier."""
+    epochs: int = 10
+    """Epochs per task."""
+    batch_size: int = 128
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    capacity: int | None = None
+    """At most this many adapters (the paper's E); a new one then absorbs the most similar."""
+    memory: int = 512
+    """Replay images per task (the paper's M); kept only if there is a capacity."""
+    alpha: float = 0.5
+    """Weight of the new task against distillation of the old when adapters are fused."""
+    seed: int = 0
+    router: RouterSettings = field(default_factory=RouterSettings)
+
+    def __post_init__(self) -> None:
+        _at_least("rank", self.rank, 1)
+        _at_least("first_layer", self.first_layer, 0)
+        _at_least("epochs", self.epochs, 1)
+        _at_least("batch_size", self.batch_size, 1)
+        _at_least("memory", self.memory, 1)
+        _at_least("seed", self.seed, 0)
+        _positive("lr", self.lr)
+        if not self.weight_decay >= 0:
+            raise RememberingError(f"weight_decay = {self.weight_decay} must not be negative")
+        if not 0 < self.alpha <= 1:
+            raise RememberingError(f"alpha = {self.alpha} must lie above 0 and at most at 1")
+        if self.capacity is not None:
+            _at_least("capacity", self.capacity, 1)
+
+
+def _at_least(name: str, value: int, lowest: int) -> None:
+    if value < lowest:
+        raise RememberingError(f"{name} = {value} must be at least {lowest}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise RememberingError(f"{name} = {value} must be a positive number")

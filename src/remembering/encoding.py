@@ -1,0 +1,90 @@
+"""One pass of the frozen backbone: what the router sees, and where the adapters begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from remembering.backbone import Backbone
+from remembering.errors import RememberingError
+from remembering.images import ImageSequence
+from remembering.progress import Step
+from remembering.routers import Router
+
+BATCH = 64
+# Tokens kept between epochs; a larger task is encoded anew each time it is read.
+CACHE_BYTES = 2 * 1024**3
+
+
+def batches(count: int, size: int = BATCH) -> Iterator[Tensor]:
+    """Positions 0 .. count − 1 in runs of `size`."""
+    return iter(torch.arange(count).split(size))
+
+
+@torch.inference_mode()
+def encode(
+    backbone: Backbone, router: Router, first_layer: int, images: Tensor | list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Router features (n, features), and the tokens that enter the first adapted layer.
+
+    Layers up to the deeper of the two are run once, without adapters. If the router reads deeper
+    than the first adapted layer, the layers between are run again with the adapter.
+    """
+    read = router.settings.layers
+    if read[-1] > backbone.depth:
+        raise RememberingError(
+            f"router.layers = {read} reaches past the {backbone.depth} layers of '{backbone.name}'"
+        )
+    at = sorted({*read, first_layer})
+    states = dict(zip(at, backbone.states(backbone.embed(images), at), strict=True))
+    return router.features([states[i] for i in read]), states[first_layer]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Tokens that enter the first adapted layer, by position: kept, or computed when asked for."""
+
+    backbone: Backbone
+    images: ImageSequence
+    first_layer: int
+    kept: Tensor | None
+
+    @torch.no_grad()
+    def __getitem__(self, index: Tensor) -> Tensor:
+        if self.kept is not None:
+            return self.kept[index]
+        return self.backbone.run(self.backbone.embed(self.images[index]), stop=self.first_layer)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A task's images after the frozen part."""
+
+    features: Tensor
+    prefix: Prefix
+
+
+def encode_task(
+    backbone: Backbone,
+    router: Router,
+    first_layer: int,
+    images: ImageSequence,
+    step: Step | None = None,
+) -> Encoded:
+    """Read and encode each image of a task once."""
+    features, kept = [], []
+    keep = True
+    for index in batches(len(images)):
+        f, tokens = encode(backbone, router, first_layer, images[index])
+        keep = keep and tokens[0].nbytes * len(images) <= CACHE_BYTES
+        features.append(f.clone())
+        if keep:
+            kept.append(tokens.clone())
+        if step:
+            step(len(index))
+    # The clones above, made outside inference mode, are ordinary tensors that autograd may save.
+    prefix = Prefix(backbone, images, first_layer, torch.cat(kept) if keep else None)
+    return Encoded(torch.cat(features), prefix)

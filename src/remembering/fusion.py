@@ -1,0 +1,79 @@
+"""Distil a new adapter from a task and the old adapter it replaces (paper, section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from remembering.adapters import Adapter
+from remembering.backbone import Backbone
+from remembering.config import Settings
+from remembering.encoding import Prefix, batches
+from remembering.heads import Head
+from remembering.memory import Memory
+from remembering.progress import SILENT, Progress
+from remembering.training import Lesson, logits, shuffled, train
+
+
+def fuse(
+    backbone: Backbone,
+    adapter: Adapter,
+    head: Head,
+    lesson: Lesson,
+    old_adapter: Adapter,
+    old_head: Head,
+    memories: Sequence[Memory],
+    settings: Settings,
+    rng: torch.Generator,
+    progress: Progress = SILENT,
+) -> tuple[Adapter, Head]:
+    """Train `adapter` on its task while it imitates `old_adapter` on the replay memories.
+
+    ℓ_L2 = Σ (f(v; θ_old) − f(v; θ_new))² on the soft probabilities of the replayed images, and
+    the loss is α ℓ_CE + (1 − α) ℓ_L2. `head` knows the classes of both; to the classes that the
+    old head did not know, the old adapter gives probability 0. The memories are those of every
+    task that the old adapter serves: after an earlier fusion, that is more than one.
+
+    Sums over all samples, as the paper writes them, become means over the step's two batches, so
+    that α weighs the same whatever the sizes of the task and the memory.
+    """
+    replayed = [
+        Prefix(backbone, memory.images, adapter.first_layer, None)[index]
+        for memory in memories
+        for index in batches(len(memory.labels))
+    ]
+    tokens = torch.cat(replayed)
+    wanted = _soft_targets(backbone, old_adapter, old_head, head, tokens)
+    draws = _endless(len(tokens), settings.batch_size, rng)
+
+    def imitate(adapter: Adapter, head: Head) -> Tensor:
+        index = next(draws)
+        soft = logits(backbone, adapter, head, tokens[index]).softmax(1)
+        return (soft - wanted[index]).square().sum(1).mean()
+
+    return train(backbone, adapter, head, lesson, settings, rng, imitate, progress)
+
+
+@torch.no_grad()
+def _soft_targets(
+    backbone: Backbone, old_adapter: Adapter, old_head: Head, head: Head, tokens: Tensor
+) -> Tensor:
+    """The old adapter's probabilities, in the columns of the new head."""
+    soft = torch.cat(
+        [
+            logits(backbone, old_adapter, old_head, tokens[index]).softmax(1)
+            for index in batches(len(tokens))
+        ]
+    )
+    if not head.trained:  # the same frozen outputs
+        return soft
+    wanted = soft.new_zeros(len(soft), len(head.weight))
+    wanted[:, head.targets(old_head.classes).to(wanted.device)] = soft
+    return wanted
+
+
+def _endless(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    while True:
+        yield from shuffled(count, size, rng)

@@ -1,0 +1,249 @@
+"""Images in, uint8 tensors out: the one place that decides what counts as an image.
+
+Everything downstream sees an `ImageSequence`: indexed by a tensor of positions, it gives a uint8
+tensor (n, channels, height, width), or a list of (channels, height, width) where sizes differ.
+A plain uint8 tensor is one already; files and datasets are decoded only when they are asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from remembering.errors import RememberingError
+
+if TYPE_CHECKING:
+    import datasets
+
+
+class ImageSequence(Protocol):
+    """Images by position. `images[torch.tensor([3, 1])]` are the fourth and the second."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]: ...
+
+
+class ImageList:
+    """Decoded images of different sizes."""
+
+    def __init__(self, images: Sequence[Tensor]):
+        self.images = list(images)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Tensor, /) -> list[Tensor]:
+        return [self.images[i] for i in index.tolist()]
+
+
+class ImageFiles:
+    """Image files, decoded each time they are asked for."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self.paths = list(paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Tensor, /) -> list[Tensor]:
+        return [read_image(self.paths[i]) for i in index.tolist()]
+
+
+class DatasetImages:
+    """The image column of a `datasets.Dataset`: memory-mapped, decoded when asked for."""
+
+    def __init__(self, dataset: datasets.Dataset, column: str):
+        self.dataset, self.column = dataset, column
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Tensor, /) -> list[Tensor]:
+        try:
+            rows = self.dataset[index.tolist()][self.column]
+        except OSError as error:
+            raise RememberingError(
+                f"an image in rows {index.min()} to {index.max()} of column '{self.column}' "
+                f"cannot be read ({error}); remove it from the dataset"
+            ) from error
+        return [one_image(row, f"row {i}") for i, row in zip(index.tolist(), rows, strict=True)]
+
+
+class Subset:
+    """Some of the images, in a given order, without copying or decoding them."""
+
+    def __init__(self, images: ImageSequence, index: Tensor):
+        self.images, self.index = images, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]:
+        return self.images[self.index[index]]
+
+
+def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
+    """`images` at `index`: a tensor is sliced at once, anything else stays lazy."""
+    return images[index] if isinstance(images, Tensor) else Subset(images, index)
+
+
+def as_images(images: Any) -> ImageSequence:
+    """Accept whatever users hold: a tensor, an array, a list of either, PIL images or files.
+
+    Stacks are (n, height, width) for grey images, or (n, channels, height, width) or
+    (n, height, width, channels) with 1, 3 or 4 channels. Floats lie in 0..1 and are kept with
+    8 bits, as image files are. A fourth channel (alpha) is dropped.
+
+    >>> as_images(torch.zeros(2, 28, 28)).shape
+    torch.Size([2, 1, 28, 28])
+    """
+    if isinstance(images, ImageList | ImageFiles | DatasetImages | Subset):
+        return images
+    if isinstance(images, np.ndarray | Tensor):
+        return _stack(torch.as_tensor(images), "images")
+    if isinstance(images, str | Path | Image.Image):
+        return as_images([images])
+    if not isinstance(images, Sequence):
+        raise RememberingError(
+            f"images of type {type(images).__name__} are not understood; give a tensor, an array, "
+            "or a list of arrays, PIL images or file names"
+        )
+    if images and all(isinstance(image, str | Path) for image in images):
+        return ImageFiles([Path(image) for image in images])
+    return ImageList([one_image(image, f"image {i}") for i, image in enumerate(images)])
+
+
+def one_image(image: Any, where: str) -> Tensor:
+    """One decoded image, uint8 (channels, height, width); `where` names it in an error."""
+    if isinstance(image, Image.Image):
+        return _from_pil(image)
+    if isinstance(image, str | Path):
+        return read_image(Path(image))
+    if not isinstance(image, np.ndarray | Tensor):
+        raise RememberingError(f"{where} is a {type(image).__name__}, not an image")
+    pixels = torch.as_tensor(image)
+    if pixels.ndim not in (2, 3):
+        raise RememberingError(f"{where} has shape {tuple(pixels.shape)}; an image has 2 or 3 axes")
+    result: Tensor = _stack(pixels[None], where)[torch.tensor([0])][0]
+    return result
+
+
+def read_image(path: Path) -> Tensor:
+    """Decode one file: upright (EXIF), first frame, grey or RGB, 8 bits."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                return _from_pil(image)
+    except FileNotFoundError as error:
+        raise RememberingError(f"{path} does not exist") from error
+    except IsADirectoryError as error:
+        raise RememberingError(f"{path} is a folder, not an image") from error
+    except UnidentifiedImageError as error:
+        raise RememberingError(f"{path} is not an image that can be read") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise RememberingError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller first"
+        ) from error
+    # Decoders of damaged files raise almost anything.
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
+        raise RememberingError(f"{path} is damaged and cannot be read ({error})") from error
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The image files directly in a folder, by suffix, sorted; hidden files are passed over."""
+    suffixes = Image.registered_extensions()
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.startswith(".") and path.suffix.lower() in suffixes
+    )
+
+
+def class_folders(folder: Path) -> tuple[ImageFiles, list[str]]:
+    """A folder of class folders: the files, and for each the name of the folder it lies in."""
+    if not folder.is_dir():
+        raise RememberingError(f"{folder} is not a folder; give a folder with one folder per class")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not classes:
+        raise RememberingError(
+            f"{folder} holds no class folders; put the images of each class in a folder of its own"
+        )
+    paths: list[Path] = []
+    labels: list[str] = []
+    for class_folder in classes:
+        files = image_files(class_folder)
+        if not files:
+            raise RememberingError(f"{class_folder} holds no images; add some or remove the folder")
+        paths += files
+        labels += [class_folder.name] * len(files)
+    return ImageFiles(paths), labels
+
+
+def _from_pil(image: Image.Image) -> Tensor:
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        # 16-bit and 32-bit greys: PIL's own conversion clips at 255 instead of scaling.
+        values = np.asarray(image, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError("pixels are not finite")
+        top = 65535.0 if values.max(initial=0) > 255 else 255.0
+        array = np.clip(values / top * 255, 0, 255).round().astype(np.uint8)
+    else:
+        array = np.array(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+    pixels = torch.from_numpy(array)
+    return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _stack(images: Tensor, where: str) -> ImageSequence:
+    if images.ndim == 3 and images.shape[-1] in (3, 4) and images.shape[1] > 4:
+        raise RememberingError(
+            f"{where} of shape {tuple(images.shape)} look like one colour image; "
+            "give a stack of images: images[None]"
+        )
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4:
+        raise RememberingError(
+            f"{where} have {images.ndim} axes; give (n, height, width), "
+            "(n, channels, height, width) or (n, height, width, channels)"
+        )
+    if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
+        images = images.permute(0, 3, 1, 2)
+    if images.shape[1] not in (1, 3, 4):
+        raise RememberingError(
+            f"{where} of shape {tuple(images.shape)} have no axis of 1, 3 or 4 channels"
+        )
+    if min(images.shape[2:]) == 0:
+        raise RememberingError(f"{where} of shape {tuple(images.shape)} have no pixels")
+    return _to_uint8(images[:, :3], where).contiguous()
+
+
+def _to_uint8(images: Tensor, where: str) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    if images.dtype == torch.bool:
+        return images.to(torch.uint8) * 255
+    if not images.is_floating_point():
+        if images.numel() and (images.min() < 0 or images.max() > 255):
+            raise RememberingError(f"{where} have whole-number pixels outside 0..255")
+        return images.to(torch.uint8)
+    if not torch.isfinite(images).all():
+        bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero()[0].item()
+        raise RememberingError(
+            f"{where} have pixels that are NaN or infinite, first in image {bad}"
+        )
+    if images.numel() and (images.min() < -1e-6 or images.max() > 1 + 1e-6):
+        raise RememberingError(
+            f"{where} have pixels from {images.min():.3g} to {images.max():.3g}; floats must lie "
+            "in 0..1 (divide by 255, or give uint8)"
+        )
+    return (images * 255).round().clamp(0, 255).to(torch.uint8)

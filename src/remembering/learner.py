@@ -1,0 +1,123 @@
+"""Algorithm 1 of the paper, step by step.
+
+`learn` reads a model and a task and returns everything that the task adds; it changes nothing
+itself. The model takes it over in one go, so a task that fails half-way leaves no trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remembering.adapters import Adapter
+from remembering.encoding import encode_task
+from remembering.fusion import fuse
+from remembering.heads import Head
+from remembering.images import ImageSequence
+from remembering.memory import Memory, herd
+from remembering.progress import SILENT, Progress
+from remembering.routers import Expert
+from remembering.tasks.task import Label, Task
+from remembering.training import Lesson, train
+
+if TYPE_CHECKING:
+    from remembering.backbone import Backbone
+    from remembering.model import RememberingTransformer
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one task adds to a model."""
+
+    expert: Expert
+    adapter: Adapter
+    head: Head
+    memory: Memory | None
+    absorbed: int | None
+    """The old adapter that the new one replaces, if the capacity was reached."""
+
+
+def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT) -> Learned:
+    """Learn one task (Algorithm 1, the body of its loop)."""
+    task.check_learnable()
+    settings, backbone, router = model.settings, model.backbone, model.router
+    rng = task_generator(settings.seed, model.next_number)
+
+    with progress.track(f"reading {task.name}", len(task)) as step:
+        encoded = encode_task(backbone, router, settings.first_layer, task.images, step)
+
+    # Lines 2-5: a generative model of this task.
+    expert = router.fit(encoded.features, rng)
+
+    # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
+    memory = None
+    if settings.capacity is not None:
+        chosen = herd(router.encode(encoded.features, expert), task.targets, settings.memory)
+        memory = _memorise(backbone, task, chosen)
+
+    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
+    full = settings.capacity is not None and len(model.adapters) >= settings.capacity
+    if not full:
+        # Lines 21-23: a new adapter for this task alone.
+        head = _new_head(model, task.classes)
+        lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
+        adapter, head = train(backbone, adapter, head, lesson, settings, rng, progress=progress)
+        return Learned(expert, adapter, head, memory, absorbed=None)
+
+    # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
+    nearest = int(router.score(encoded.features).mean(0).argmin())
+    absorbed = model.tasks[nearest].adapter
+
+    # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
+    served = [record for record in model.tasks if record.adapter == absorbed]
+    old_head = model.heads[absorbed]
+    head = _extended_head(model, old_head, task.classes)
+    lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
+    adapter, head = fuse(
+        backbone,
+        adapter,
+        head,
+        lesson,
+        model.adapters[absorbed],
+        old_head,
+        [model.memories[record.number] for record in served],
+        settings,
+        rng,
+        progress,
+    )
+    # Line 19, Gate(e*) <- t, is the model's when it takes this over.
+    return Learned(expert, adapter, head, memory, absorbed)
+
+
+def task_generator(seed: int, number: int) -> torch.Generator:
+    """Random numbers for one task: the same whatever was drawn for other tasks before."""
+    state = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state) % 2**63)
+
+
+def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:
+    if model.settings.head == "linear":
+        return Head.linear(classes, model.backbone)
+    return Head.frozen(classes, model.frozen_columns(classes), model.backbone)
+
+
+def _extended_head(model: RememberingTransformer, old: Head, classes: tuple[Label, ...]) -> Head:
+    if old.trained:
+        return old.extended(classes)
+    both = tuple(dict.fromkeys([*old.classes, *classes]))
+    return Head.frozen(both, model.frozen_columns(both), model.backbone)
+
+
+def _memorise(backbone: Backbone, task: Task, chosen: Tensor) -> Memory:
+    """Keep images as they came, or at the backbone's size where that is smaller."""
+    labels = tuple(task.labels[i] for i in chosen.tolist())
+    images: ImageSequence = task.images
+    picked = images[chosen]
+    prepared = backbone.prepare(picked).cpu().contiguous()
+    if isinstance(picked, Tensor) and picked.nbytes <= prepared.nbytes:
+        return Memory(picked.contiguous(), labels)
+    return Memory(prepared, labels)

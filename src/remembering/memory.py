@@ -1,0 +1,44 @@
+"""Replay memory, chosen by herding (paper, section 3.4; Algorithm 1, lines 6 to 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from remembering.tasks.task import Label
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A task's replay images Ξ, as uint8, and their labels."""
+
+    images: Tensor
+    labels: tuple[Label, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What the images take."""
+        return self.images.numel()
+
+
+def herd(latents: Tensor, targets: Tensor, size: int) -> Tensor:
+    """Positions of the samples nearest to their class centre, size / U for each of U classes.
+
+    μ_y is the mean latent of class y; the samples with the least ‖μ_y − F σ(v)‖ are chosen. A class
+    with fewer samples gives all it has; what a division leaves over goes to the first classes.
+
+    >>> herd(torch.tensor([[0.0], [1.0], [5.0], [7.0]]), torch.tensor([0, 0, 1, 1]), size=2)
+    tensor([0, 2])
+    """
+    classes = targets.unique().tolist()
+    share, extra = divmod(size, len(classes))
+    chosen = []
+    for i, label in enumerate(classes):
+        members = (targets == label).nonzero().squeeze(1)
+        own = latents[members.to(latents.device)]
+        distance = (own - own.mean(0)).norm(dim=1)
+        nearest = distance.argsort(stable=True)[: share + (i < extra)]
+        chosen.append(members[nearest.cpu()])
+    return torch.cat(chosen)

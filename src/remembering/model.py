@@ -1,0 +1,277 @@
+"""RememberingTransformer: learn, predict, save, load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remembering.adapters import AdapterBank
+from remembering.backbone import BUNDLED, Backbone
+from remembering.config import Settings
+from remembering.encoding import batches, encode
+from remembering.errors import RememberingError
+from remembering.evaluation.footprint import Footprint
+from remembering.heads import Head, Heads
+from remembering.images import ImageSequence, as_images
+from remembering.learner import Learned, learn
+from remembering.memory import Memory
+from remembering.progress import SILENT, Progress
+from remembering.routers import Router, make_router
+from remembering.tasks.task import Label, Task
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What a model remembers of a task by name."""
+
+    number: int
+    name: str
+    classes: tuple[Label, ...]
+    images: int
+    adapter: int
+    """Gate: the adapter that answers for this task."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answers to n images."""
+
+    labels: list[Label]
+    probabilities: Tensor
+    """(n, classes): over the classes of the chosen adapter, 0 for the others."""
+    classes: tuple[Label, ...]
+    """Columns of `probabilities`."""
+    tasks: list[str]
+    """The task whose generative model knows the image best."""
+    adapters: Tensor
+    """(n,): number of the adapter that answered."""
+    errors: Tensor
+    """(n, tasks): reconstruction error under each task's generative model."""
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of each answer."""
+        return self.probabilities.max(1).values
+
+
+class RememberingTransformer:
+    """A frozen Transformer that learns one task after another and forgets none.
+
+    >>> model = RememberingTransformer.from_backbone("bundled", epochs=1)
+    >>> images = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
+    >>> model.learn(Task("noise", images, ["a", "b"] * 4)).name
+    'noise'
+    >>> model.predict(images[:2]).probabilities.shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(self, backbone: Backbone, settings: Settings):
+        self.backbone = backbone
+        self.settings = settings
+        self.router: Router = make_router(settings.router)
+        self.adapters = AdapterBank()
+        self.heads: dict[int, Head] = {}
+        self.memories: dict[int, Memory] = {}
+        self.tasks: list[TaskRecord] = []
+        self.next_number = 0
+        self._heads: Heads | None = None
+
+    @classmethod
+    def from_backbone(
+        cls,
+        backbone: str | Path | Backbone = BUNDLED,
+        settings: Settings | None = None,
+        image_size: int | None = None,
+        **changes: Any,
+    ) -> RememberingTransformer:
+        """A model that has learned nothing yet.
+
+        Args:
+            backbone: "bundled", a folder in hub layout, a hub name, or a loaded `Backbone`.
+            settings: how it learns; the paper's settings by default.
+            image_size: input size, if not the checkpoint's own.
+            changes: single settings by name, such as `rank=8` or `capacity=3`.
+        """
+        settings = replace(settings or Settings(), **changes)
+        if not isinstance(backbone, Backbone):
+            backbone = Backbone.load(backbone, image_size)
+        return cls(backbone, settings)
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """Every label that some adapter knows."""
+        return self._all_heads().classes if self.heads else ()
+
+    @property
+    def single_pass(self) -> bool:
+        """Whether routing adds no second run of any layer."""
+        return self.settings.router.layers[-1] <= self.settings.first_layer
+
+    def learn(self, task: Task, progress: Progress = SILENT) -> TaskRecord:
+        """Learn a task. If it fails for any reason, the model is as it was before."""
+        if any(record.name == task.name for record in self.tasks):
+            raise RememberingError(
+                f"a task named '{task.name}' is already learned; give another name"
+            )
+        known = [label for record in self.tasks for label in record.classes]
+        if known and type(known[0]) is not type(task.classes[0]):
+            raise RememberingError(
+                f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the model "
+                f"knows {type(known[0]).__name__} labels; use one kind"
+            )
+        return self._take_over(task, learn(self, task, progress))
+
+    def _take_over(self, task: Task, learned: Learned) -> TaskRecord:
+        number = self.next_number
+        record = TaskRecord(number, task.name, task.classes, len(task), number)
+        self.router.add(number, learned.expert)
+        if learned.memory is not None:
+            self.memories[number] = learned.memory
+        if learned.absorbed is not None:
+            # Gate(e) <- t for every task e that the absorbed adapter served.
+            self.tasks = [
+                replace(old, adapter=number) if old.adapter == learned.absorbed else old
+                for old in self.tasks
+            ]
+            del self.adapters[learned.absorbed], self.heads[learned.absorbed]
+        self.adapters[number] = learned.adapter
+        self.heads[number] = learned.head
+        self.tasks.append(record)
+        self.next_number = number + 1
+        self._heads = None
+        return record
+
+    def predict(
+        self, images: Any, groups: Sequence[Any] | None = None, progress: Progress = SILENT
+    ) -> Prediction:
+        """Answer images without being told their task.
+
+        Args:
+            images: an array, a tensor, or a list of arrays, PIL images or file names.
+            groups: for each image, where it comes from (a folder, a burst, a camera); images of
+                one group are routed together. Without, each image is routed alone, and its answer
+                does not depend on the others.
+        """
+        self._require_tasks()
+        sequence = as_images(images)
+        if groups is not None:
+            errors = self.route(sequence, progress)
+            tasks = choose(errors, groups)
+            return self._prediction(
+                self.answer(sequence, self.gate(tasks), progress), errors, tasks
+            )
+        parts = []
+        with progress.track("predicting", len(sequence)) as step:
+            for index in batches(len(sequence)):
+                parts.append(self._predict_batch(sequence[index]))
+                step(len(index))
+        if not parts:
+            raise RememberingError("there are no images to predict")
+        probabilities, errors = (torch.cat(column) for column in zip(*parts, strict=True))
+        return self._prediction(probabilities, errors, errors.argmin(1))
+
+    def gate(self, tasks: Tensor) -> Tensor:
+        """Gate: from positions in `tasks` to the numbers of the adapters that answer for them."""
+        return torch.tensor([record.adapter for record in self.tasks])[tasks]
+
+    def route(self, images: ImageSequence, progress: Progress = SILENT) -> Tensor:
+        """Reconstruction errors (n, tasks) of images under every task's generative model."""
+        self._require_tasks()
+        parts = []
+        with progress.track("routing", len(images)) as step:
+            for index in batches(len(images)):
+                features, _ = self._encode(images[index])
+                parts.append(self.router.score(features).cpu())
+                step(len(index))
+        return torch.cat(parts)
+
+    def answer(
+        self, images: ImageSequence, adapters: Tensor, progress: Progress = SILENT
+    ) -> Tensor:
+        """Class probabilities (n, classes) of images under given adapters, mixed in each batch."""
+        parts = []
+        with progress.track("answering", len(images)) as step:
+            for index in batches(len(images)):
+                tokens = self.backbone.embed(images[index])
+                tokens = self.backbone.run(tokens, stop=self.settings.first_layer)
+                parts.append(self._finish(tokens, adapters[index]))
+                step(len(index))
+        return torch.cat(parts)
+
+    def frozen_columns(self, classes: Sequence[Label]) -> list[int]:
+        """Outputs of the checkpoint's classifier for labels, in the order they were first seen."""
+        seen = dict.fromkeys(label for record in self.tasks for label in record.classes)
+        order = list(dict.fromkeys([*seen, *classes]))
+        return [order.index(label) for label in classes]
+
+    def footprint(self) -> Footprint:
+        """What must be kept, counted."""
+        return Footprint(
+            adapters=sum(adapter.parameters for adapter in self.adapters.values()),
+            heads=sum(head.parameters for head in self.heads.values()),
+            routers=self.router.parameters,
+            replay_bytes=sum(memory.bytes for memory in self.memories.values()),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into a folder: PEFT adapters, safetensors, one manifest. Atomic."""
+        from remembering.store import save
+
+        save(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path, backbone: str | Path | None = None) -> RememberingTransformer:
+        """Read a model that was saved; `backbone` says where its backbone is now, if it moved."""
+        from remembering.store import load
+
+        return load(Path(folder), backbone)
+
+    def _require_tasks(self) -> None:
+        if not self.tasks:
+            raise RememberingError("the model has learned no task yet; call learn first")
+
+    def _all_heads(self) -> Heads:
+        if self._heads is None:
+            self._heads = Heads(self.heads)
+        return self._heads
+
+    def _encode(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
+        return encode(self.backbone, self.router, self.settings.first_layer, images)
+
+    def _predict_batch(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
+        features, tokens = self._encode(images)
+        errors = self.router.score(features).cpu()
+        return self._finish(tokens, self.gate(errors.argmin(1))), errors
+
+    @torch.inference_mode()
+    def _finish(self, tokens: Tensor, adapters: Tensor) -> Tensor:
+        """From the first adapted layer to class probabilities, each sample with its adapter."""
+        active = self.adapters.mixed(adapters)
+        last = self.backbone.run(tokens, start=self.settings.first_layer, adapters=active)
+        return self._all_heads().probabilities(self.backbone, last, adapters).cpu()
+
+    def _prediction(self, probabilities: Tensor, errors: Tensor, tasks: Tensor) -> Prediction:
+        return Prediction(
+            labels=[self.classes[i] for i in probabilities.argmax(1).tolist()],
+            probabilities=probabilities,
+            classes=self.classes,
+            tasks=[self.tasks[i].name for i in tasks.tolist()],
+            adapters=self.gate(tasks),
+            errors=errors,
+        )
+
+
+def choose(errors: Tensor, groups: Sequence[Any] | Tensor) -> Tensor:
+    """The task of least mean error for each group, given back for each of its images."""
+    keys = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+    if len(keys) != len(errors):
+        raise RememberingError(f"{len(keys)} groups are given for {len(errors)} images")
+    numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    group = torch.tensor([numbers[key] for key in keys])
+    sums = errors.new_zeros(len(numbers), errors.shape[1]).index_add_(0, group, errors)
+    return sums.argmin(1)[group]

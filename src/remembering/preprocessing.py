@@ -1,0 +1,112 @@
+"""Pixels as a checkpoint wants them: size, crop, channels, scale.
+
+What transformers' image processors do image by image on the host, done for whole batches on the
+device. Resizing follows the rule of the checkpoint's `preprocessor_config.json` and, like theirs,
+rounds back to 8 bits, so that a resized image can be kept as uint8 without changing any answer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# PIL's resampling codes. Torch has no Lanczos, box or Hamming: bicubic and bilinear stand in.
+_MODES = {
+    0: "nearest-exact",
+    1: "bicubic",
+    2: "bilinear",
+    3: "bicubic",
+    4: "bilinear",
+    5: "bilinear",
+}
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, the weights that PIL's "L" uses
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From images of any size and channel count to a checkpoint's input."""
+
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mode: str = "bilinear"
+    shortest_edge: int | None = None  # resize this side, then crop `size` from the centre
+
+    @classmethod
+    def from_config(cls, config: Path | None, size: int, channels: int) -> Preprocessing:
+        """Read `preprocessor_config.json`; without one, ViT's defaults (bilinear, 0.5, 0.5)."""
+        spec: dict[str, Any] = json.loads(config.read_text()) if config else {}
+        wanted = spec.get("size", size)
+        if isinstance(wanted, int):
+            wanted = {"height": wanted, "width": wanted}
+        crop = spec.get("crop_size", wanted) if spec.get("do_center_crop") else None
+        if isinstance(crop, int):
+            crop = {"height": crop}
+        edge = wanted.get("shortest_edge")
+        result = cls(
+            size=(crop or wanted).get("height", edge or size),
+            channels=channels,
+            mean=_per_channel(spec.get("image_mean", 0.5), channels),
+            std=_per_channel(spec.get("image_std", 0.5), channels),
+            mode=_MODES[spec.get("resample", 2)],
+            shortest_edge=edge or (wanted["height"] if crop and "height" in wanted else None),
+        )
+        return result.resized(size)
+
+    def resized(self, size: int) -> Preprocessing:
+        """The same for another input size; the margin that is cropped away keeps its share."""
+        edge = self.shortest_edge and round(self.shortest_edge * size / self.size)
+        return replace(self, size=size, shortest_edge=edge)
+
+    def prepare(self, images: Tensor | list[Tensor]) -> Tensor:
+        """Resize, crop and match channels: (n, channels, size, size), uint8 stays uint8."""
+        if isinstance(images, list):
+            return torch.cat([self.prepare(image[None]) for image in images])
+        images = _match_channels(images, self.channels)
+        height, width = images.shape[-2:]
+        target = (self.size, self.size)
+        if self.shortest_edge:
+            scale = self.shortest_edge / min(height, width)
+            target = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))
+        if (height, width) != target:
+            images = _resize(images, target, self.mode)
+        top, left = (target[0] - self.size) // 2, (target[1] - self.size) // 2
+        return images[..., top : top + self.size, left : left + self.size]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Prepared images (uint8 in 0..255, float in 0..1) to the network's input."""
+        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
+        scale = 255.0 if images.dtype == torch.uint8 else 1.0
+        return (images.float() - mean * scale) / (std * scale)
+
+
+def _per_channel(value: float | list[float], channels: int) -> tuple[float, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(values * channels if len(values) == 1 else values)
+
+
+def _match_channels(images: Tensor, channels: int) -> Tensor:
+    if images.shape[1] == channels:
+        return images
+    if images.shape[1] == 1:
+        return images.expand(-1, channels, -1, -1)
+    weights = torch.tensor(_LUMA, device=images.device).view(-1, 1, 1)
+    return _like((images.float() * weights).sum(1, keepdim=True), images.dtype)
+
+
+def _resize(images: Tensor, size: tuple[int, int], mode: str) -> Tensor:
+    smooth = mode in ("bilinear", "bicubic")
+    resized = F.interpolate(images.float(), size, mode=mode, antialias=smooth)
+    return _like(resized, images.dtype)
+
+
+def _like(images: Tensor, dtype: torch.dtype) -> Tensor:
+    return images.round().clamp(0, 255).to(dtype) if dtype == torch.uint8 else images.clamp(0, 1)

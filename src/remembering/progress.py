@@ -1,0 +1,25 @@
+"""How far along: told by the library, shown by whoever listens (the command draws bars)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Step(Protocol):
+    """One piece of work under way."""
+
+    def __call__(self, advance: int, note: str = "") -> None: ...
+
+
+class Progress:
+    """Says nothing. Subclasses show each piece of work while its `track` is open."""
+
+    @contextmanager
+    def track(self, description: str, total: int) -> Iterator[Step]:
+        """A piece of work of `total` images."""
+        yield lambda advance, note="": None
+
+
+SILENT = Progress()

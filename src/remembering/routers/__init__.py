@@ -1,0 +1,19 @@
+"""Who knows this input: one registry of routers."""
+
+from remembering.config import RouterSettings
+from remembering.routers.autoencoder import AutoencoderRouter
+from remembering.routers.base import Expert, Router
+from remembering.routers.subspace import SubspaceRouter
+
+ROUTERS: dict[str, type[Router]] = {
+    "autoencoder": AutoencoderRouter,
+    "subspace": SubspaceRouter,
+}
+
+
+def make_router(settings: RouterSettings) -> Router:
+    """A router of the kind that the settings name, without experts."""
+    return ROUTERS[settings.kind](settings)
+
+
+__all__ = ["ROUTERS", "Expert", "Router", "make_router"]

@@ -1,0 +1,44 @@
+"""The closed-form optimum of the paper's linear autoencoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from remembering.errors import RememberingError
+from remembering.routers.base import Expert, Router, linear_errors
+
+# eigh of a (dim, dim) matrix in float64: beyond this, minutes and gigabytes.
+MAX_DIM = 4096
+
+
+class SubspaceRouter(Router):
+    """The top eigenspace of a task's second moments.
+
+    argmin over G, F of Σ‖x − G F x‖² is F = Uᵀ, G = U with U the eigenvectors of Σ x xᵀ with the
+    largest eigenvalues (Eckart and Young, 1936). One pass over the data, exact, no learning rate;
+    the sums add up across batches.
+    """
+
+    def fit(self, features: Tensor, rng: torch.Generator) -> Expert:
+        dim = features.shape[1]
+        if dim > MAX_DIM:
+            raise RememberingError(
+                f"the subspace router on {dim} features is too large; use router.tokens = "
+                '"mean", fewer router.layers, or router.kind = "autoencoder"'
+            )
+        moments = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
+        for rows in features.split(self.settings.batch_size):
+            moments += rows.mT.double() @ rows.double()
+        _, vectors = torch.linalg.eigh(moments)  # ascending
+        basis = vectors[:, -min(self.settings.latent, dim) :].flip(1)
+        # The sign of an eigenvector is arbitrary: fix it, so that equal data give equal bits.
+        basis = basis * basis.sum(0).sign().masked_fill(basis.sum(0) == 0, 1)
+        return {"basis": basis.float().contiguous()}
+
+    def errors(self, features: Tensor, experts: Expert) -> Tensor:
+        basis = experts["basis"]
+        return linear_errors(features, basis.mT, basis)
+
+    def encode(self, features: Tensor, expert: Expert) -> Tensor:
+        return features @ expert["basis"]

@@ -1,0 +1,25 @@
+"""scikit-learn's handwritten digits: 1,797 grey images of 8x8 pixels, part of the installation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from remembering.tasks.sources.base import LabelledImages, Source, hold_out
+
+CLASSES = tuple(range(10))
+
+
+def load_digits(data: Path | None = None) -> Source:
+    """Digits, with every fifth image of each class held out; `data` is not needed.
+
+    Pixels 0..16 are spread to 0..255.
+    """
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    pixels = (torch.from_numpy(bunch.images) * (255 / 16)).round().to(torch.uint8)[:, None]
+    labels = torch.from_numpy(bunch.target).to(torch.int64)
+    splits = hold_out(LabelledImages(pixels, labels), CLASSES, "digits")
+    return Source("digits", splits.train, splits.test, CLASSES)

@@ -1,0 +1,147 @@
+"""Tables: the right numbers in the right rows, and text that cannot break out of its cell."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from remembering.report.results import Group
+from remembering.report.tables import (
+    Table,
+    published_table,
+    summary_table,
+    tasks_table,
+    units_table,
+)
+
+from .example import make_results
+
+
+def column(table: Table, header: str) -> dict[str, str]:
+    place = table.headers.index(header)
+    return {row[0].split(" (")[0]: row[place] for row in table.rows}
+
+
+def test_units_table_of_one_seed() -> None:
+    table = units_table(Group.of([make_results()]))
+    assert column(table, "Accuracy (%)") == {
+        "sample": "61.0",
+        "group_32": "87.0",
+        "group_128": "95.0",
+        "task": "97.0",
+        "right adapter given": "98.0",
+        "routing ablated": "44.0",
+        "joint training": "93.0",
+        "sequential fine-tuning": "19.8",
+    }
+    routed = column(table, "Routing accuracy (%)")
+    assert (routed["sample"], routed["task"], routed["joint training"]) == ("62.0", "100.0", "–")
+    forgot = column(table, "Forgetting (points)")
+    assert (forgot["sample"], forgot["task"]) == ("12.3", "–")
+    assert forgot["sequential fine-tuning"] == "81.0"
+    paper = column(table, "Paper (%)")
+    assert (paper["sample"], paper["task"]) == ("–", "99.3 ± 0.24 (Table 1)")
+    for fact in ("bundled", "digits", "28×28", "seed 0", "5 tasks"):
+        assert fact in table.caption
+
+
+def test_several_seeds_show_their_deviation() -> None:
+    runs = [make_results(seed=seed) for seed in (0, 1, 2)]
+    for run, accuracy in zip(runs, (0.5, 0.6, 0.7), strict=True):
+        run["accuracy"]["sample"] = accuracy
+    assert column(units_table(Group.of(runs)), "Accuracy (%)")["sample"] == "60.0 ± 10.0"
+
+
+def test_a_number_that_some_seeds_lack_says_so() -> None:
+    group = Group.of([make_results(seed=0), make_results(seed=1, baselines={})])
+    assert column(units_table(group), "Accuracy (%)")["joint training"] == "93.0 (1 of 2 seeds)"
+
+
+def test_what_was_not_measured_leaves_no_row_and_no_column() -> None:
+    lean = make_results(
+        tasks=1, published=None, forgetting=None, ablated_accuracy=None, baselines={}
+    )
+    table = units_table(Group.of([lean]))
+    assert table.headers == ("Routing unit", "Accuracy (%)", "Routing accuracy (%)")
+    assert [row[0] for row in table.rows][4:] == ["right adapter given"]
+
+
+def test_published_number_is_shown_even_if_its_unit_was_not_run() -> None:
+    run = make_results(units=["sample"])
+    for key in ("accuracy", "routing_accuracy", "accuracy_after"):
+        run[key] = {"sample": run[key]["sample"]}
+    table = units_table(Group.of([run]))
+    assert column(table, "Accuracy (%)")["task"] == "–"
+    assert column(table, "Paper (%)")["task"] == "99.3 ± 0.24 (Table 1)"
+
+
+def test_no_negative_zero() -> None:
+    table = units_table(Group.of([make_results(forgetting=-0.0001)]))
+    assert column(table, "Forgetting (points)")["sample"] == "0.0"
+
+
+def test_summary_has_a_row_for_each_group_with_its_setting() -> None:
+    groups = [
+        Group.of([make_results(seed=seed) for seed in (0, 1)]),
+        Group.of([make_results(variant="E=3", published=None, backbone="x/y", small=False)]),
+    ]
+    table = summary_table(groups)
+    first, second = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
+    assert first["Experiment"] == "cifar10-5 (small)"
+    assert second["Experiment"] == "cifar10-5, E=3"
+    assert first["Backbone; data; tasks; seeds"] == "bundled; digits, 28 px; 5 tasks; seeds 0, 1"
+    assert second["Backbone; data; tasks; seeds"] == "x/y; digits, 28 px; 5 tasks; seed 0"
+    assert first["sample (%)"] == "61.0 ± 0.0"
+    assert second["task (%)"] == "97.0"
+    assert first["Paper (%)"] == "task: 99.3 ± 0.24 (Table 1)"
+    assert second["Paper (%)"] == "–"
+    assert (first["Adapters"], first["Kept"]) == ("20.5k", "23.1k + 0.40 MB replay")
+
+
+def test_tasks_table_lists_them_in_order() -> None:
+    rows = tasks_table(Group.of([make_results(tasks=2)])).rows
+    assert rows[1] == ("2", "digits 2-3", "2, 3", "280", "80", "1", "4.2")
+
+
+def test_published_table_only_for_what_the_paper_has() -> None:
+    table = published_table("cifar100-20")
+    assert table is not None
+    assert ("FeTrIL", "61.5 ± 0.73") in table.rows
+    assert published_table("digits") is None
+
+
+HOSTILE = "a|b <script>alert(1)</script> [red]x[/] *c*\n# d"
+
+
+@pytest.fixture
+def hostile() -> Table:
+    return Table(HOSTILE, (HOSTILE, "n"), ((HOSTILE, "1"),), HOSTILE)
+
+
+def test_html_is_escaped_and_scoped(hostile: Table) -> None:
+    page = hostile.to_html()
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 5
+    assert '<th scope="col">' in page
+    assert '<th scope="row">' in page
+    assert "<caption>" in page
+
+
+def test_markdown_keeps_its_cells(hostile: Table) -> None:
+    lines = hostile.to_markdown().splitlines()
+    escaped = r"a\|b \<script\>alert(1)\</script\> \[red\]x\[/\] \*c\* \# d"
+    assert lines == [
+        f"**{escaped}**",
+        "",
+        f"| {escaped} | n |",
+        "| --- | ---: |",
+        f"| {escaped} | 1 |",
+        "",
+        escaped,
+    ]
+
+
+def test_terminal_shows_text_as_it_is(hostile: Table) -> None:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(hostile.to_rich())
+    assert "[red]x[/]" in console.export_text()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from remembering import hub
@@ -201,7 +202,7 @@ class Backbone(nn.Module):
         return self.preprocessing.prepare(images)
 
     def embed(self, images: Tensor | list[Tensor]) -> Tensor:
-        """Images (uint8, or float in 0..1; any size, grey or colour) to state 0 (n, tokens, dim)."""
+        """Images (uint8, or float in 0..1; any size) to state 0 (n, tokens, dim)."""
         pixels = self.preprocessing.normalise(self.prepare(images))
         # DINOv2 interpolates its positions unasked, and has no such argument.
         options = {} if self.family.layer_scale else {"interpolate_pos_encoding": True}
@@ -276,7 +277,7 @@ def _find(name: str | Path) -> str:
     if _cached_file(hub_name, "config.json") is None and not hub.reachable():
         raise RememberingError(
             f"backbone '{name}' is neither a local folder nor in the hub's cache, and the hub "
-            'cannot be reached; use backbone = "bundled", give a local folder in hub layout, or go online'
+            'cannot be reached; use backbone = "bundled", a local folder in hub layout or go online'
         )
     return hub_name
 
@@ -310,7 +311,7 @@ def _load_model(source: str, name: str) -> tuple[Any, Family, nn.Linear | None]:
         with_classifier = "ForImageClassification" in architecture and family is not _CLIP
         loader = getattr(transformers, architecture if with_classifier else family.model_class)
         model, info = loader.from_pretrained(source, output_loading_info=True, use_safetensors=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise RememberingError(f"backbone '{name}' cannot be loaded: {reason[:300]}") from error
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -50,13 +50,20 @@ class Prefix:
     backbone: Backbone
     images: ImageSequence
     first_layer: int
-    kept: Tensor | None
+    kept: Tensor | None = None
 
     @torch.no_grad()
     def __getitem__(self, index: Tensor) -> Tensor:
         if self.kept is not None:
             return self.kept[index]
         return self.backbone.run(self.backbone.embed(self.images[index]), stop=self.first_layer)
+
+    def keep(self) -> Prefix:
+        """The same, with everything computed now if it fits in memory."""
+        count = len(self.images)
+        if self[torch.tensor([0])].nbytes * count > CACHE_BYTES:
+            return self
+        return replace(self, kept=torch.cat([self[index] for index in batches(count)]))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from remembering.backbone import Backbone
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches
 from remembering.heads import Head
+from remembering.images import joined
 from remembering.memory import Memory
 from remembering.progress import SILENT, Progress
 from remembering.training import Lesson, logits, shuffled, train
@@ -39,18 +40,14 @@ def fuse(
     Sums over all samples, as the paper writes them, become means over the step's two batches, so
     that α weighs the same whatever the sizes of the task and the memory.
     """
-    replayed = [
-        Prefix(backbone, memory.images, adapter.first_layer, None)[index]
-        for memory in memories
-        for index in batches(len(memory.labels))
-    ]
-    tokens = torch.cat(replayed)
-    wanted = _soft_targets(backbone, old_adapter, old_head, head, tokens)
-    draws = _endless(len(tokens), settings.batch_size, rng)
+    images = joined([memory.images for memory in memories])
+    replayed = Prefix(backbone, images, adapter.first_layer).keep()
+    wanted = _soft_targets(backbone, old_adapter, old_head, head, replayed)
+    draws = _endless(len(images), settings.batch_size, rng)
 
     def imitate(adapter: Adapter, head: Head) -> Tensor:
         index = next(draws)
-        soft = logits(backbone, adapter, head, tokens[index]).softmax(1)
+        soft = logits(backbone, adapter, head, replayed[index]).softmax(1)
         return (soft - wanted[index]).square().sum(1).mean()
 
     return train(backbone, adapter, head, lesson, settings, rng, imitate, progress)
@@ -58,13 +55,13 @@ def fuse(
 
 @torch.no_grad()
 def _soft_targets(
-    backbone: Backbone, old_adapter: Adapter, old_head: Head, head: Head, tokens: Tensor
+    backbone: Backbone, old_adapter: Adapter, old_head: Head, head: Head, replayed: Prefix
 ) -> Tensor:
     """The old adapter's probabilities, in the columns of the new head."""
     soft = torch.cat(
         [
-            logits(backbone, old_adapter, old_head, tokens[index]).softmax(1)
-            for index in batches(len(tokens))
+            logits(backbone, old_adapter, old_head, replayed[index]).softmax(1)
+            for index in batches(len(replayed.images))
         ]
     )
     if not head.trained:  # the same frozen outputs

@@ -8,6 +8,7 @@ A plain uint8 tensor is one already; files and datasets are decoded only when th
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,7 +32,17 @@ class ImageSequence(Protocol):
     def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]: ...
 
 
-class ImageList:
+class LazyImages(ABC):
+    """Base of the sequences that are no plain tensor."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]: ...
+
+
+class ImageList(LazyImages):
     """Decoded images of different sizes."""
 
     def __init__(self, images: Sequence[Tensor]):
@@ -44,7 +55,7 @@ class ImageList:
         return [self.images[i] for i in index.tolist()]
 
 
-class ImageFiles:
+class ImageFiles(LazyImages):
     """Image files, decoded each time they are asked for."""
 
     def __init__(self, paths: Sequence[Path]):
@@ -57,7 +68,7 @@ class ImageFiles:
         return [read_image(self.paths[i]) for i in index.tolist()]
 
 
-class DatasetImages:
+class DatasetImages(LazyImages):
     """The image column of a `datasets.Dataset`: memory-mapped, decoded when asked for."""
 
     def __init__(self, dataset: datasets.Dataset, column: str):
@@ -77,7 +88,7 @@ class DatasetImages:
         return [one_image(row, f"row {i}") for i, row in zip(index.tolist(), rows, strict=True)]
 
 
-class Subset:
+class Subset(LazyImages):
     """Some of the images, in a given order, without copying or decoding them."""
 
     def __init__(self, images: ImageSequence, index: Tensor):
@@ -88,6 +99,37 @@ class Subset:
 
     def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]:
         return self.images[self.index[index]]
+
+
+class Joined(LazyImages):
+    """Several sequences of images, one after the other."""
+
+    def __init__(self, parts: Sequence[ImageSequence]):
+        self.parts = list(parts)
+        self.ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: Tensor, /) -> list[Tensor]:
+        which = torch.searchsorted(self.ends, index, right=True)
+        images: list[Tensor] = [torch.empty(0)] * len(index)
+        for part in which.unique().tolist():
+            rows = (which == part).nonzero().squeeze(1)
+            start = int(self.ends[part]) - len(self.parts[part])
+            for row, image in zip(
+                rows.tolist(), self.parts[part][index[rows] - start], strict=True
+            ):
+                images[row] = image
+        return images
+
+
+def joined(parts: Sequence[ImageSequence]) -> ImageSequence:
+    """Several sequences as one: tensors of one size become a tensor, anything else stays lazy."""
+    shapes = {part.shape[1:] if isinstance(part, Tensor) else None for part in parts}
+    if len(shapes) == 1 and None not in shapes:
+        return torch.cat(list(parts))  # type: ignore[arg-type]
+    return Joined(parts)
 
 
 def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
@@ -105,7 +147,7 @@ def as_images(images: Any) -> ImageSequence:
     >>> as_images(torch.zeros(2, 28, 28)).shape
     torch.Size([2, 1, 28, 28])
     """
-    if isinstance(images, ImageList | ImageFiles | DatasetImages | Subset):
+    if isinstance(images, LazyImages):
         return images
     if isinstance(images, np.ndarray | Tensor):
         return _stack(torch.as_tensor(images), "images")

@@ -13,7 +13,7 @@ from torch import Tensor
 from remembering.adapters import AdapterBank
 from remembering.backbone import BUNDLED, Backbone
 from remembering.config import Settings
-from remembering.encoding import batches, encode
+from remembering.encoding import Prefix, batches, encode
 from remembering.errors import RememberingError
 from remembering.evaluation.footprint import Footprint
 from remembering.heads import Head, Heads
@@ -23,6 +23,7 @@ from remembering.memory import Memory
 from remembering.progress import SILENT, Progress
 from remembering.routers import Router, make_router
 from remembering.tasks.task import Label, Task
+from remembering.training import logits
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,14 @@ class RememberingTransformer:
     def route(self, images: ImageSequence, progress: Progress = SILENT) -> Tensor:
         """Reconstruction errors (n, tasks) of images under every task's generative model."""
         self._require_tasks()
+        return self.router.score(self.router_features(images, progress)).cpu()
+
+    def router_features(self, images: ImageSequence, progress: Progress = SILENT) -> Tensor:
+        """What generative models see of images; does not depend on what is learned."""
         parts = []
         with progress.track("routing", len(images)) as step:
             for index in batches(len(images)):
-                features, _ = self._encode(images[index])
-                parts.append(self.router.score(features).cpu())
+                parts.append(self._encode(images[index])[0])
                 step(len(index))
         return torch.cat(parts)
 
@@ -195,13 +199,23 @@ class RememberingTransformer:
     ) -> Tensor:
         """Class probabilities (n, classes) of images under given adapters, mixed in each batch."""
         parts = []
+        prefix = Prefix(self.backbone, images, self.settings.first_layer)
         with progress.track("answering", len(images)) as step:
             for index in batches(len(images)):
-                tokens = self.backbone.embed(images[index])
-                tokens = self.backbone.run(tokens, stop=self.settings.first_layer)
-                parts.append(self._finish(tokens, adapters[index]))
+                parts.append(self._finish(prefix[index], adapters[index]))
                 step(len(index))
         return torch.cat(parts)
+
+    @torch.inference_mode()
+    def adapter_logits(self, images: ImageSequence, adapter: int) -> Tensor:
+        """What one adapter says of images: (n, its classes), before any softmax."""
+        head = self.heads[adapter]
+        prefix = Prefix(self.backbone, images, self.settings.first_layer)
+        parts = [
+            logits(self.backbone, self.adapters[adapter], head, prefix[index])
+            for index in batches(len(images))
+        ]
+        return torch.cat(parts)[:, head.columns].cpu()
 
     def frozen_columns(self, classes: Sequence[Label]) -> list[int]:
         """Outputs of the checkpoint's classifier for labels, in the order they were first seen."""

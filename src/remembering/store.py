@@ -155,7 +155,8 @@ def load(folder: Path, backbone: str | Path | None = None) -> RememberingTransfo
     if loaded.fingerprint() != reference.fingerprint:
         raise RememberingError(
             f"the model in {folder} was learned on another backbone than "
-            f"'{backbone or reference.name}' holds now; give the weights it was learned on ('{reference.name}')"
+            f"'{backbone or reference.name}'; give the weights it was learned on, "
+            f"those of '{reference.name}'"
         )
     model = RememberingTransformer(loaded, manifest.settings)
     for number, entry in manifest.adapters.items():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 
-def make_results(tasks: int = 5, seed: int = 0, **changes: Any) -> dict[str, Any]:
+def make_results(task_count: int = 5, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """A valid results document; keyword arguments replace whole keys."""
     units = ["sample", "group_32", "group_128", "task"]
     final = dict(zip(units, (0.61, 0.87, 0.95, 0.97), strict=True))
 
     def falling(start: float, end: float) -> list[float]:
-        return [round(start + (end - start) * i / max(tasks - 1, 1), 4) for i in range(tasks)]
+        return [
+            round(start + (end - start) * i / max(task_count - 1, 1), 4) for i in range(task_count)
+        ]
 
     oracle = falling(1.0, 0.98)
     results: dict[str, Any] = {
@@ -33,7 +37,7 @@ def make_results(tasks: int = 5, seed: int = 0, **changes: Any) -> dict[str, Any
                 "test": 80,
                 "adapter": i,
             }
-            for i in range(tasks)
+            for i in range(task_count)
         ],
         "units": units,
         "accuracy": final,
@@ -44,17 +48,18 @@ def make_results(tasks: int = 5, seed: int = 0, **changes: Any) -> dict[str, Any
         "oracle_after": oracle,
         "ablated_after": falling(1.0, 0.44),
         "accuracy_matrix": [
-            [max(0.95 - 0.04 * (i - j), 0.0) if j <= i else None for j in range(tasks)]
-            for i in range(tasks)
+            [max(0.95 - 0.04 * (i - j), 0.0) if j <= i else None for j in range(task_count)]
+            for i in range(task_count)
         ],
-        "forgetting": 0.123 if tasks > 1 else None,
+        "forgetting": 0.123 if task_count > 1 else None,
         "reconstruction_errors": [
-            [0.20 + 0.07 * abs(i - j) + 0.01 * j for j in range(tasks)] for i in range(tasks)
+            [0.20 + 0.07 * abs(i - j) + 0.01 * j for j in range(task_count)]
+            for i in range(task_count)
         ],
         "baselines": {
             "joint": {
                 "accuracy": 0.93,
-                "accuracy_after": [None] * (tasks - 1) + [0.93],
+                "accuracy_after": [None] * (task_count - 1) + [0.93],
                 "forgetting": None,
                 "parameters": 30_000,
                 "seconds": 9.5,
@@ -76,7 +81,15 @@ def make_results(tasks: int = 5, seed: int = 0, **changes: Any) -> dict[str, Any
             "total_parameters": 23_100,
         },
         "seconds": 42.5,
-        "seconds_learning": [4.2] * tasks,
+        "seconds_learning": [4.2] * task_count,
         "environment": {"python": "3.11.7", "torch": "2.8.0", "threads": 2},
     }
     return {**results, **changes}
+
+
+def write_run(folder: Path, results: dict[str, Any], config: str = "rank = 1\n") -> Path:
+    """A run directory with results.json and config.toml."""
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (folder / "config.toml").write_text(config, encoding="utf-8")
+    return folder

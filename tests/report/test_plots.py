@@ -36,8 +36,8 @@ def texts(svg: str) -> list[str]:
     [
         [make_results()],
         [make_results(seed=0), make_results(seed=1)],
-        [make_results(tasks=1, forgetting=None)],
-        [make_results(tasks=50)],
+        [make_results(task_count=1, forgetting=None)],
+        [make_results(task_count=50)],
         [make_results(**BARE)],
     ],
     ids=["one seed", "two seeds", "one task", "fifty tasks", "nothing to compare with"],
@@ -72,7 +72,7 @@ def test_curves_name_every_line() -> None:
 
 
 def test_curve_shows_the_mean_in_percent() -> None:
-    runs = [make_results(tasks=2, seed=seed) for seed in (0, 1)]
+    runs = [make_results(task_count=2, seed=seed) for seed in (0, 1)]
     for run, end in zip(runs, (0.5, 0.7), strict=True):
         run["accuracy_after"]["sample"] = [1.0, end]
     (axes,) = plots.accuracy_curves(Group.of(runs)).axes
@@ -81,7 +81,7 @@ def test_curve_shows_the_mean_in_percent() -> None:
 
 
 def test_heatmap_is_scaled_in_each_row_before_seeds_are_averaged() -> None:
-    runs = [make_results(tasks=2, seed=seed) for seed in (0, 1)]
+    runs = [make_results(task_count=2, seed=seed) for seed in (0, 1)]
     runs[0]["reconstruction_errors"] = [[1.0, 3.0], [20.0, 10.0]]
     runs[1]["reconstruction_errors"] = [[5.0, 1.0], [7.0, 7.0]]
     shown = texts(plots.svg(plots.reconstruction_heatmap(Group.of(runs))))
@@ -104,8 +104,8 @@ def test_heatmap_names_tasks_only_if_they_mean_the_same_in_every_seed() -> None:
 
 
 def test_cells_are_annotated_up_to_ten_tasks() -> None:
-    few = texts(plots.svg(plots.reconstruction_heatmap(Group.of([make_results(tasks=10)]))))
-    many = texts(plots.svg(plots.reconstruction_heatmap(Group.of([make_results(tasks=11)]))))
+    few = texts(plots.svg(plots.reconstruction_heatmap(Group.of([make_results(task_count=10)]))))
+    many = texts(plots.svg(plots.reconstruction_heatmap(Group.of([make_results(task_count=11)]))))
     assert few.count("0.00") == 10
     assert "0.00" not in many
 

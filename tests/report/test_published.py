@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from remembering.report.published import FOOTPRINTS, SPLIT_TASKS, TABLE_1, published
+from remembering.report.published import FOOTPRINTS, SPLIT_TASKS, TABLE_1, published_for
 
 AVERAGES = {
     "SupSup": 23.87,
     "BI-R+SI": 27.83,
     "HyperNet": 32.17,
     "MUC": 32.67,
-    "OWM": 35.63,
+    "OWM": 34.97,  # the paper prints 35.63, which is not the mean of the row that it prints
     "PASS": 36.47,
     "LwF": 48.10,
     "iCaRL": 54.20,
@@ -45,24 +45,22 @@ def test_table_1_is_complete() -> None:
         ("cifar10-5", "E=3", 93.2, "Table 2"),
         ("cifar10-5", "E=2", 87.1, "Table 2"),
         ("cifar10-5", "M=256", 90.5, "Table 3"),
+        ("cifar10-5-capacity", "E=2", 87.1, "Table 2"),
         ("cifar10-5", "E=3, M=128", 86.6, "Table 3"),
     ],
 )
 def test_lookup(experiment: str, variant: str | None, accuracy: float, where: str) -> None:
-    found = published(experiment, variant)
+    found = published_for(experiment, variant)
     assert found is not None
-    assert found.as_dict() == {
-        "accuracy": accuracy,
-        "deviation": found.deviation,
-        "where": where,
-        "unit": "task",
-    }
+    assert (found["accuracy"], found["where"], found["unit"]) == (accuracy, where, "task")
 
 
 @pytest.mark.parametrize(
     ("experiment", "variant"),
     [
         ("digits", None),
+        ("cifar10-5-deep", None),
+        ("cifar10-50", "E=3"),
         ("cifar10-5", "E=4"),
         ("cifar10-5", "E=2, M=256"),
         ("cifar10-5", "rank=4"),
@@ -73,7 +71,7 @@ def test_lookup(experiment: str, variant: str | None, accuracy: float, where: st
 def test_nothing_is_claimed_that_the_paper_does_not_print(
     experiment: str, variant: str | None
 ) -> None:
-    assert published(experiment, variant) is None
+    assert published_for(experiment, variant) is None
 
 
 def test_footprints_are_what_the_formula_gives() -> None:

@@ -87,7 +87,7 @@ def test_group_averages_over_seeds_and_sorts_them() -> None:
 
 
 def test_curve_averages_each_task_by_itself() -> None:
-    one, two = make_results(tasks=2, seed=0), make_results(tasks=2, seed=1)
+    one, two = make_results(task_count=2, seed=0), make_results(task_count=2, seed=1)
     one["oracle_after"], two["oracle_after"] = [1.0, 0.8], [0.9, 0.6]
     first, second = Group.of([one, two]).curve("oracle_after")
     assert first is not None
@@ -97,7 +97,7 @@ def test_curve_averages_each_task_by_itself() -> None:
 
 
 def test_curve_keeps_gaps_and_leaves_out_what_was_not_measured() -> None:
-    group = Group.of([make_results(tasks=3), make_results(tasks=3, seed=1, baselines={})])
+    group = Group.of([make_results(task_count=3), make_results(task_count=3, seed=1, baselines={})])
     assert group.curve("baselines", "joint", "accuracy_after") == (
         None,
         None,
@@ -131,7 +131,7 @@ def test_groups_differ_in_experiment_variant_size_and_backbone(write_run: WriteR
 
 
 def test_same_seed_twice_is_refused() -> None:
-    with pytest.raises(RememberingError, match="seed 3 of cifar10-5 .* found twice"):
+    with pytest.raises(RememberingError, match=r"seed 3 of cifar10-5 .* found twice"):
         Group.of([make_results(seed=3), make_results(seed=3)])
 
 
@@ -141,7 +141,7 @@ def test_same_seed_twice_is_refused() -> None:
         ({"data": "mnist"}, "data"),
         ({"image_size": 224}, "image_size"),
         ({"router": {"kind": "gaussian"}}, "router"),
-        ({"tasks": make_results(tasks=2)["tasks"]}, "number of tasks"),
+        ({"tasks": make_results(task_count=2)["tasks"]}, "number of tasks"),
     ],
 )
 def test_unlike_runs_are_not_averaged(change: dict[str, Any], what: str) -> None:
@@ -181,7 +181,7 @@ def test_slug_is_safe_for_files_and_anchors() -> None:
 
 
 def test_settings_say_what_an_accuracy_needs() -> None:
-    assert Group.of([make_results(tasks=1)]).settings == (
+    assert Group.of([make_results(task_count=1)]).settings == (
         "backbone bundled, data digits at 28×28 px, 1 task, router autoencoder on layer 0, seed 0"
     )
     deep = make_results(router={"kind": "gaussian", "layers": [4, 8]})

@@ -35,7 +35,7 @@ def test_schema_is_itself_valid() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 5, 50])
 def test_example_is_accepted(tasks: int) -> None:
-    assert accepted(make_results(tasks=tasks)) == (True, True)
+    assert accepted(make_results(task_count=tasks)) == (True, True)
 
 
 def test_nulls_are_accepted_where_something_was_not_measured() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -59,7 +61,7 @@ def test_a_number_that_some_seeds_lack_says_so() -> None:
 
 def test_what_was_not_measured_leaves_no_row_and_no_column() -> None:
     lean = make_results(
-        tasks=1, published=None, forgetting=None, ablated_accuracy=None, baselines={}
+        task_count=1, published=None, forgetting=None, ablated_accuracy=None, baselines={}
     )
     table = units_table(Group.of([lean]))
     assert table.headers == ("Routing unit", "Accuracy (%)", "Routing accuracy (%)")
@@ -99,8 +101,8 @@ def test_summary_has_a_row_for_each_group_with_its_setting() -> None:
 
 
 def test_tasks_table_lists_them_in_order() -> None:
-    rows = tasks_table(Group.of([make_results(tasks=2)])).rows
-    assert rows[1] == ("2", "digits 2-3", "2, 3", "280", "80", "1", "4.2")
+    rows = tasks_table(Group.of([make_results(task_count=2)])).rows
+    assert rows[1] == ("2. digits 2-3", "2, 3", "280", "80", "1", "4.2")
 
 
 def test_published_table_only_for_what_the_paper_has() -> None:
@@ -142,6 +144,6 @@ def test_markdown_keeps_its_cells(hostile: Table) -> None:
 
 
 def test_terminal_shows_text_as_it_is(hostile: Table) -> None:
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(hostile.to_rich())
     assert "[red]x[/]" in console.export_text()

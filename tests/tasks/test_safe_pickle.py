@@ -56,7 +56,7 @@ def test_a_function_call_is_refused_and_not_run(
 ) -> None:
     mark = tmp_path / "was-run"
     content = {"data": Payload(function, f"touch {mark}")}
-    with pytest.raises(RememberingError, match="cannot|can be read safely") as raised:
+    with pytest.raises(RememberingError, match="can be read safely") as raised:
         read_pickle(write(tmp_path, pickle.dumps(content, protocol)))
     assert "it asks" in str(raised.value)
     assert not mark.exists()

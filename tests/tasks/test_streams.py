@@ -20,8 +20,8 @@ from remembering.tasks.stream import Stream, TaskData, limit
 from remembering.tasks.task import Task
 
 
-def make_source(classes: int = 6, per_class: int = 5, name: str = "made") -> Source:
-    """Every image is different, sorted by class as files in folders are; 255 colours at most."""
+def make_source(classes: int = 6, per_class: int = 8, name: str = "made") -> Source:
+    """Every image is different, sorted by class as files in folders are."""
 
     def part(first: int) -> LabelledImages:
         labels = torch.arange(classes).repeat_interleave(per_class)
@@ -37,7 +37,7 @@ BUILDERS: dict[str, Callable[[int], Stream]] = {
     "unequal split": lambda seed: split(make_source(), [3, 2], seed),
     "permute": lambda seed: permute(make_source(), 3, seed),
     "sequence": lambda seed: sequence([make_source(), make_source(4, name="other")], seed),
-    "limited": lambda seed: split(limit(make_source(), 3, 2, seed), 3, seed),
+    "limited": lambda seed: split(limit(make_source(), 6, 5, seed), 3, seed),
 }
 every_stream = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
 

@@ -195,9 +195,9 @@ def _section(group: Group, drawer: _Drawer) -> Section:
             drawer.draw(
                 plots.reconstruction_heatmap(group),
                 f"{name}-reconstruction",
-                "Reconstruction errors of each task's generative model (columns) on the test "
-                "images of each task (rows). Raw losses, scaled to 0–1 in each row; the darkest "
-                f"cell of a row is where whole tasks are routed.{seeds}",
+                f"{plots.score_name(group)} under each task's generative model (columns) on "
+                "the test images of each task (rows). Raw means, scaled to 0–1 in each row; the "
+                f"darkest cell of a row is where the whole task is routed.{seeds}",
             )
         )
     return Section(
@@ -235,7 +235,7 @@ def _headline(group: Group) -> list[tuple[str, str, str]]:
         (
             _number(group, "oracle_task_accuracy"),
             "right adapter given",
-            "the most that routing can reach",
+            "no choice to make",
         )
     )
     return cards

@@ -47,10 +47,10 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlecolor": INK,
-    "axes.titlesize": 11,
+    "axes.titlesize": 12,
     "axes.titleweight": "bold",
     "figure.constrained_layout.use": True,
-    "font.size": 10,
+    "font.size": 11,
     "grid.color": GRID,
     "grid.linewidth": 0.8,
     "legend.frameon": False,
@@ -69,7 +69,7 @@ _STYLE: dict[Any, Any] = {
 def accuracy_curves(group: Group) -> Figure:
     """Mean accuracy over the tasks seen so far, after each task; bands are ± one deviation."""
     with mpl.rc_context(_STYLE):
-        fig = Figure(figsize=(6.6, 4.4))
+        fig = Figure(figsize=(6.6, 4.8))
         axes = fig.subplots()
         for unit in group.units:
             colour, marker = _unit_look(unit, group)
@@ -83,8 +83,8 @@ def accuracy_curves(group: Group) -> Figure:
             else:
                 curve = group.curve("baselines", name, "accuracy_after")
                 _line(axes, curve, label, colour, linestyle="--", marker="v")
+        _title(fig, axes, f"{group.title}: accuracy after each task", [group])
         axes.set(
-            title=_line_break(f"{group.title}: accuracy after each task"),
             xlabel="Tasks learned",
             ylabel="Accuracy (%)",
             ylim=(0, 102),
@@ -115,11 +115,11 @@ def reconstruction_heatmap(group: Group) -> Figure:
         image = axes.imshow(
             errors, cmap="cividis", vmin=0, vmax=1, interpolation="none", aspect="equal"
         )
-        bar = fig.colorbar(image, ax=axes, shrink=0.8, label="Reconstruction error, 0–1 per row")
+        bar = fig.colorbar(image, ax=axes, shrink=0.8, label=f"{score_name(group)}, 0–1 per row")
         bar.outline.set_visible(False)
         axes.spines[:].set_visible(False)
         axes.set(
-            title=_line_break(f"{group.title}: reconstruction errors", 40),
+            title=_line_break(f"{group.title}: {score_name(group).lower()}s", 40),
             xlabel="Generative model of task",
             ylabel="Test images of task",
         )
@@ -149,7 +149,7 @@ def footprint_chart(groups: Sequence[Group]) -> Figure:
     total = [footprint["total_parameters"] for footprint in footprints]
     sizes = [*(parameters for _, parameters, _ in paper), *adapters, *total]
     with mpl.rc_context(_STYLE):
-        fig = Figure(figsize=(7.2, 1.7 + 0.28 * len(paper) + 0.56 * len(groups)))
+        fig = Figure(figsize=(7.4, 1.9 + 0.28 * len(paper) + 0.56 * len(groups)))
         axes = fig.subplots()
         # A pair of bars takes twice the height of one of the paper's bars.
         pairs = np.array([len(paper) + 0.5 + 2 * i for i in range(len(groups))])
@@ -192,7 +192,7 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
     given = [group.statistic("oracle_task_accuracy") for group in groups]
     series.append(("right adapter given", given, GREY))
     with mpl.rc_context(_STYLE):
-        fig = Figure(figsize=(6.6, 4.2))
+        fig = Figure(figsize=(6.6, 4.6))
         axes = fig.subplots()
         width = 0.8 / len(series)
         for k, (label, values, colour) in enumerate(series):
@@ -206,13 +206,16 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
             _published_points(axes, groups, label, places)
         axes.set_xticks(range(len(groups)), labels=[_variant_name(group) for group in groups])
         axes.grid(axis="x", visible=False)
-        axes.set(
-            title=_line_break(f"{groups[0].experiment}: accuracy by variant"),
-            ylabel="Accuracy (%)",
-            ylim=(0, 105),
-        )
+        _title(fig, axes, f"{groups[0].experiment}: accuracy by variant", groups)
+        axes.set(ylabel="Accuracy (%)", ylim=(0, 105))
         fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         return fig
+
+
+def score_name(group: Group) -> str:
+    """What the router compares. Only a model that rebuilds its input has a reconstruction error."""
+    rebuilds = group.first["router"]["kind"] in ("autoencoder", "subspace")
+    return "Reconstruction error" if rebuilds else "Router score"
 
 
 def has_reconstruction_errors(group: Group) -> bool:
@@ -239,6 +242,13 @@ def _rendered(fig: Figure, kind: str, transparent: bool, metadata: dict[str, Any
     with mpl.rc_context(_STYLE):
         fig.savefig(content, format=kind, dpi=160, transparent=transparent, metadata=metadata)
     return content.getvalue()
+
+
+def _title(fig: Figure, axes: Axes, title: str, groups: Sequence[Group]) -> None:
+    """A figure is shown far from its table, so it says itself what its accuracies are of."""
+    settings = " | ".join(dict.fromkeys(group.short_settings for group in groups))
+    fig.suptitle(_line_break(title), fontsize=12, fontweight="bold", color=INK)
+    axes.set_title(_line_break(settings, 80), fontsize=9, fontweight="normal")
 
 
 def _line(

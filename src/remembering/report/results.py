@@ -86,8 +86,8 @@ class Statistic:
     def of(cls, values: Iterable[float | None]) -> Statistic | None:
         """Over the values that exist; None when there is none.
 
-        >>> Statistic.of([0.5, None, 0.7])
-        Statistic(mean=0.6, deviation=0.1414213562373095, n=2)
+        >>> Statistic.of([0.25, None, 0.75, 0.5])
+        Statistic(mean=0.5, deviation=0.25, n=3)
         """
         known = [value for value in values if value is not None]
         if not known:
@@ -191,7 +191,7 @@ class Group:
         """What must stand beside every accuracy: backbone, data, tasks, router, seeds."""
         layers = self.first["router"].get("layers")
         depth = ""
-        if isinstance(layers, list) and layers:
+        if isinstance(layers, list | tuple) and layers:
             noun = "layer" if len(layers) == 1 else "layers"
             depth = f" on {noun} {', '.join(map(str, layers))}"
         return (
@@ -199,6 +199,14 @@ class Group:
             f"{self.first['image_size']}×{self.first['image_size']} px, "
             f"{count(self.task_count, 'task')}, router {self.first['router']['kind']}{depth}, "
             f"{self.seed_list}"
+        )
+
+    @property
+    def short_settings(self) -> str:
+        """The same for a cell of a table or below the title of a plot."""
+        return (
+            f"{self.backbone}; {self.first['data']}, {self.first['image_size']} px; "
+            f"{count(self.task_count, 'task')}; {self.seed_list}"
         )
 
     @property

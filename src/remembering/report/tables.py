@@ -143,8 +143,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
     rows = tuple(
         (
             group.title,
-            f"{group.backbone}; {group.first['data']}, {group.first['image_size']} px; "
-            f"{count(group.task_count, 'task')}; {group.seed_list}",
+            group.short_settings,
             *(percent(group.statistic("accuracy", unit), group) for unit in units),
             percent(group.statistic("oracle_task_accuracy"), group),
             f"{group.published['unit']}: {published_number(group.published)}"
@@ -176,8 +175,7 @@ def tasks_table(group: Group) -> Table:
     first = group.first
     rows = tuple(
         (
-            str(i),
-            task["name"],
+            f"{i}. {task['name']}",
             ", ".join(map(str, task["classes"])),
             f"{task['train']:,}",
             f"{task['test']:,}",
@@ -190,7 +188,6 @@ def tasks_table(group: Group) -> Table:
     )
     headers = (
         "Task",
-        "Name",
         "Classes",
         "Train images",
         "Test images",
@@ -292,7 +289,8 @@ def _units_note(group: Group) -> str:
     note += ", ± deviation over seeds." if len(group.seeds) > 1 else "."
     note += " Below the routing units nothing is routed: each image is answered alone."
     if group.published:
-        note += " The paper's number was reached with ViT-B/16 pretrained on ImageNet-21k."
+        note += " The paper's number was reached with ViT-B/16 pretrained on ImageNet-21k, on all "
+        note += "the data."
     return note
 
 

@@ -48,8 +48,10 @@ def _check_lengths(results: dict[str, Any], where: str) -> None:
         f"baselines.{name}.accuracy_after": baseline["accuracy_after"]
         for name, baseline in results["baselines"].items()
     }
-    for key in ("oracle_after", "ablated_after", "accuracy_matrix", "seconds_learning"):
+    for key in ("oracle_after", "ablated_after", "seconds_learning"):
         series[key] = results[key]
+    if "sample" in results["units"]:
+        series["accuracy_matrix"] = results["accuracy_matrix"]
     series |= {f"accuracy_matrix[{i}]": row for i, row in enumerate(results["accuracy_matrix"])}
     for key, values in series.items():
         if values is not None and len(values) != tasks:

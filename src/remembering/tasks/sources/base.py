@@ -80,6 +80,11 @@ class Source:
                 )
 
 
+def reason(error: BaseException) -> str:
+    """What another library raised, in one line of one message."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def hold_out(data: LabelledImages, classes: tuple[Label, ...], where: str) -> Splits:
     """Hold out every fifth image of each class (at least one) for testing, always the same ones.
 

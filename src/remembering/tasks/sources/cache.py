@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from remembering.errors import RememberingError
-from remembering.tasks.sources.base import LabelledImages, Reader, Splits
+from remembering.tasks.sources.base import LabelledImages, Reader, Splits, reason
 from remembering.tasks.task import Label
 
 
@@ -56,7 +56,7 @@ def write(name: str, splits: Splits) -> None:
             unfinished.replace(path)
     except (OSError, SafetensorError) as error:
         raise RememberingError(
-            f"{name} cannot be written to the cache {path.parent} ({error}); "
+            f"{name} cannot be written to the cache {path.parent} ({reason(error)}); "
             "make room there, or set REMEMBERING_CACHE to another folder"
         ) from error
 

@@ -30,22 +30,34 @@ def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
     """The labels of a dataset: by name where it knows the names."""
     labels: list[Label] = dataset[column][:]
     names = getattr(dataset.features[column], "names", None)
+    # Where the hub keeps labels back, it gives None or -1.
+    wrong = [label for label in set(labels) if not _is_label(label, names is not None)]
+    if wrong:
+        raise RememberingError(
+            f"column '{column}' has the label {wrong[0]!r}; labels are strings or whole numbers, "
+            "leave out the rows without one"
+        )
     return labels if names is None else [names[i] for i in labels]
+
+
+def _is_label(label: object, named: bool) -> bool:
+    return isinstance(label, str) or (isinstance(label, int) and not (named and label < 0))
 
 
 def positions(labels: Sequence[Label], classes: tuple[Label, ...], where: str) -> Tensor:
     """Where each label stands among the classes; numbers are positions already.
 
-    Spaces and capitals do not matter: the hub writes "T - shirt / top".
+    Only letters and digits matter: the hub writes "T - shirt / top", and no folder has a slash.
     """
     place = {_plain(label): i for i, label in enumerate(classes)}
-    unknown = [name for name in labels if isinstance(name, str) and _plain(name) not in place]
+    found = {name: place.get(_plain(name), -1) for name in set(labels) if isinstance(name, str)}
+    unknown = sorted(name for name, position in found.items() if position < 0)
     if unknown:
         raise RememberingError(
             f"{where} has the class '{unknown[0]}', which is not one of {classes[0]} ... "
             f"{classes[-1]}; it is another data set"
         )
-    return torch.tensor([place[_plain(name)] if isinstance(name, str) else name for name in labels])
+    return torch.tensor([found[name] if isinstance(name, str) else name for name in labels])
 
 
 def stack(images: ImageSequence, where: str) -> Tensor:
@@ -62,4 +74,4 @@ def stack(images: ImageSequence, where: str) -> Tensor:
 
 
 def _plain(label: Label) -> str:
-    return "".join(str(label).split()).casefold()
+    return "".join(character for character in str(label).casefold() if character.isalnum())

@@ -10,7 +10,14 @@ import torch
 
 from remembering.errors import RememberingError
 from remembering.images import DatasetImages, ImageSequence, class_folders
-from remembering.tasks.sources.base import TEST_PARTS, LabelledImages, Source, Splits, hold_out
+from remembering.tasks.sources.base import (
+    TEST_PARTS,
+    LabelledImages,
+    Source,
+    Splits,
+    hold_out,
+    reason,
+)
 from remembering.tasks.sources.decode import dataset_labels, positions, stack
 from remembering.tasks.sources.parquet import parquet_files
 from remembering.tasks.task import Label, dataset_columns
@@ -80,7 +87,7 @@ def _read(folder: Path, function: str, *arguments: Any, **options: Any) -> Any:
     # Damaged files make pyarrow, fsspec and datasets raise kinds of their own.
     except Exception as error:
         raise RememberingError(
-            f"the dataset in {folder} cannot be read ({error}); write it again"
+            f"the dataset in {folder} cannot be read ({reason(error)}); write it again"
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remembering.errors import RememberingError
+from remembering.tasks.sources.base import reason
 
 PATIENCE_SECONDS = 5
 
@@ -22,5 +23,4 @@ def fetch(repository: str) -> Any:
         return datasets.load_dataset(repository)
     # Every layer below (httpx, the hub, datasets, pyarrow) raises its own kinds.
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RememberingError(f"the hub did not give {repository} ({reason})") from error
+        raise RememberingError(f"the hub did not give {repository} ({reason(error)})") from error

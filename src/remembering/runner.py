@@ -1,0 +1,256 @@
+"""Run an experiment: a stream is learned, scored after each task, and written down.
+
+OUT/
+  config.toml     every setting
+  model/          the model (see store.py)
+  scores.json     standing after each task so far; what --resume goes on from
+  results.json    the outcome (report/results.schema.json)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import time
+import tomllib
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from remembering import __version__, typed
+from remembering.backbone import Backbone
+from remembering.baselines import BASELINES
+from remembering.baselines.base import accuracy
+from remembering.errors import RememberingError
+from remembering.evaluation.metrics import forgetting, mean
+from remembering.evaluation.protocols import Evaluator, Score, TaskScore
+from remembering.experiments import Experiment
+from remembering.files import write_atomic
+from remembering.model import RememberingTransformer
+from remembering.progress import SILENT, Progress
+from remembering.report.published import published_for
+from remembering.store import is_model
+from remembering.tasks.permute import permute
+from remembering.tasks.sequence import sequence
+from remembering.tasks.sources import load
+from remembering.tasks.split import split
+from remembering.tasks.stream import Stream, limit
+
+CONFIG, SCORES, RESULTS, MODEL = "config.toml", "scores.json", "results.json", "model"
+
+
+@dataclass
+class _Done:
+    """What a run has to show so far."""
+
+    scores: list[Score] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    baselines: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        text = json.dumps(dataclasses.asdict(self), allow_nan=False)
+        write_atomic(path, text.encode())
+
+    @classmethod
+    def read(cls, path: Path) -> _Done:
+        try:
+            data = json.loads(path.read_text())
+            scores = [Score([TaskScore(**task) for task in s["tasks"]]) for s in data["scores"]]
+            return cls(scores, data["seconds"], data["baselines"])
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RememberingError(f"{path} is damaged ({error}); start the run anew") from error
+
+
+def run(
+    name: str,
+    experiment: Experiment,
+    out: Path,
+    variant: str | None = None,
+    small: bool = False,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Run one experiment with one seed into a folder of its own; returns results.json.
+
+    Raises:
+        RememberingError: if the folder is in use, or holds a run with other settings.
+    """
+    stream = make_stream(experiment)
+    backbone = Backbone.load(experiment.backbone, experiment.image_size)
+    settings = replace(experiment.learning, epochs=experiment.epochs)
+    for baseline in experiment.baselines:
+        if baseline not in BASELINES:
+            raise RememberingError(
+                f"there is no baseline '{baseline}'; known are {', '.join(BASELINES)}"
+            )
+    evaluator = Evaluator(experiment.units)
+    _open(out, experiment, resume)
+    done = _Done.read(out / SCORES)
+    if is_model(out / MODEL):
+        model = RememberingTransformer.load(out / MODEL)
+    else:
+        model = RememberingTransformer(backbone, settings)
+    if len(done.scores) > len(model.tasks):
+        raise RememberingError(f"{out / SCORES} is ahead of {out / MODEL}; start the run anew")
+
+    for number, data in enumerate(stream.tasks):
+        if number < len(done.scores):
+            continue
+        started = time.perf_counter()
+        if number == len(model.tasks):
+            model.learn(data.train, progress)
+            model.save(out / MODEL)
+        seconds = time.perf_counter() - started
+        done.scores.append(evaluator.score(model, stream.tasks, progress))
+        done.seconds.append(seconds)
+        done.write(out / SCORES)
+
+    for baseline in experiment.baselines:
+        if baseline not in done.baselines:
+            learner = BASELINES[baseline](backbone, settings)
+            done.baselines[baseline] = _run_baseline(learner, stream, progress)
+            done.write(out / SCORES)
+
+    results = _results(name, experiment, variant, small, stream, model, done)
+    write_atomic(out / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
+    return results
+
+
+def make_stream(experiment: Experiment) -> Stream:
+    """The tasks of an experiment."""
+    wanted, seed = experiment.stream, experiment.learning.seed
+    data = Path(wanted.data).expanduser() if wanted.data else None
+    sources = [
+        limit(load(name.strip(), data), wanted.per_class, wanted.test_per_class, seed)
+        for name in wanted.source.split(",")
+    ]
+    if wanted.kind == "sequence":
+        return sequence(sources, seed)
+    if len(sources) > 1:
+        raise RememberingError(
+            f'source = "{wanted.source}" names several data sets; use kind = "sequence"'
+        )
+    if wanted.kind == "permute":
+        return permute(sources[0], wanted.tasks, seed)
+    return split(sources[0], wanted.sizes or wanted.tasks, seed)
+
+
+def read_config(out: Path) -> Experiment:
+    """The settings that a run folder was made with."""
+    path = out / CONFIG
+    try:
+        return typed.read(Experiment, tomllib.loads(path.read_text()), str(path))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise RememberingError(f"{path} cannot be read ({error})") from error
+
+
+def _open(out: Path, experiment: Experiment, resume: bool) -> None:
+    if (out / CONFIG).is_file():
+        if not resume:
+            raise RememberingError(
+                f"{out} already holds a run; add --resume to go on with it, or give another --out"
+            )
+        if read_config(out) != experiment:
+            raise RememberingError(
+                f"{out} holds a run with other settings ({CONFIG} differs); give another --out"
+            )
+        return
+    if out.is_dir() and any(out.iterdir()):
+        raise RememberingError(f"{out} is not empty and holds no run; give another --out")
+    write_atomic(out / CONFIG, tomli_w.dumps(typed.write(experiment)).encode())
+
+
+def _run_baseline(learner: Any, stream: Stream, progress: Progress) -> dict[str, Any]:
+    started = time.perf_counter()
+    matrix: list[list[float | None]] = []
+    last = len(stream.tasks) - 1
+    for i, data in enumerate(stream.tasks):
+        learner.learn(data.train, progress)
+        asked = learner.every_task or i == last
+        tests = [task.test for task in stream.tasks[: i + 1]] if asked else []
+        row: list[float | None] = [accuracy(learner.predict(t.images), t.labels) for t in tests]
+        matrix.append(row + [None] * (len(stream.tasks) - len(row)))
+    final = [value for value in matrix[-1] if value is not None]
+    return {
+        "accuracy": mean(final),
+        "accuracy_after": [
+            mean([v for v in row if v is not None]) if row[0] is not None else None
+            for row in matrix
+        ],
+        "forgetting": forgetting(matrix) if learner.every_task else None,
+        "parameters": learner.footprint().total_parameters,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _results(
+    name: str,
+    experiment: Experiment,
+    variant: str | None,
+    small: bool,
+    stream: Stream,
+    model: RememberingTransformer,
+    done: _Done,
+) -> dict[str, Any]:
+    last, units, count = done.scores[-1], experiment.units, len(stream.tasks)
+    matrix = (
+        [
+            [task.accuracy["sample"] for task in score.tasks] + [None] * (count - len(score.tasks))
+            for score in done.scores
+        ]
+        if "sample" in units
+        else []
+    )
+    return {
+        "version": 1,
+        "experiment": name,
+        "variant": variant,
+        "description": experiment.description,
+        "small": small,
+        "backbone": Path(model.backbone.name).name,
+        "image_size": model.backbone.image_size,
+        "data": experiment.stream.source,
+        "seed": experiment.learning.seed,
+        "router": typed.write(model.settings.router),
+        "tasks": [
+            {
+                "name": record.name,
+                "classes": list(record.classes),
+                "train": record.images,
+                "test": len(data.test),
+                "adapter": record.adapter,
+            }
+            for record, data in zip(model.tasks, stream.tasks, strict=True)
+        ],
+        "units": list(units),
+        "accuracy": {unit: last.accuracy(unit) for unit in units},
+        "routing_accuracy": {unit: last.routing_accuracy(unit) for unit in units},
+        "oracle_task_accuracy": last.oracle,
+        "ablated_accuracy": last.ablated,
+        "accuracy_after": {unit: [s.accuracy(unit) for s in done.scores] for unit in units},
+        "oracle_after": [score.oracle for score in done.scores],
+        "ablated_after": [score.ablated for score in done.scores],
+        "accuracy_matrix": matrix,
+        "forgetting": forgetting(matrix),
+        "reconstruction_errors": [task.errors for task in last.tasks],
+        "baselines": done.baselines,
+        "published": published_for(name, variant),
+        "footprint": model.footprint().as_dict(),
+        "seconds": sum(done.seconds) + sum(b["seconds"] for b in done.baselines.values()),
+        "seconds_learning": done.seconds,
+        "environment": {
+            "remembering": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+        },
+    }

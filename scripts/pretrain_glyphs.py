@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import time
 import unicodedata
 from dataclasses import dataclass
@@ -161,9 +160,7 @@ def load_glyphs() -> Glyphs:
     drawn: list[tuple[str, np.ndarray]] = []
     for name, trusted in FONTS.items():
         charmap = sorted(FT2Font(str(folder / name)).get_charmap())
-        font = ImageFont.truetype(
-            str(folder / name), 2 * BOX, layout_engine=ImageFont.Layout.BASIC
-        )
+        font = ImageFont.truetype(str(folder / name), 2 * BOX, layout_engine=ImageFont.Layout.BASIC)
         for char in map(chr, charmap):
             letter = letter_of(char)
             if letter is None or (trusted is not None and char not in trusted):
@@ -259,51 +256,90 @@ def make_model() -> ViTModel:
     return ViTModel(config, add_pooling_layer=False)
 
 
-def train(glyphs: Glyphs, steps: int, batch: int, peak_lr: float) -> ViTModel:
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update of each weight matrix is made orthogonal (Jordan et al., 2024).
+
+    Reaches a given loss in less than half of AdamW's steps here. torch.optim.Muon works in
+    bfloat16, one matrix at a time, which most CPUs do slowly; this one works in float32 on all
+    matrices of a shape at once.
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], lr: float, decay: float, momentum: float):
+        shapes: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        for matrix in matrices:
+            shapes.setdefault(tuple(matrix.shape), []).append(matrix)
+        groups = [{"params": params} for params in shapes.values()]
+        super().__init__(groups, {"lr": lr, "decay": decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            params, momentum = group["params"], group["momentum"]
+            updates = []
+            for p in params:
+                average = self.state[p].setdefault("average", torch.zeros_like(p))
+                average.lerp_(p.grad, 1 - momentum)
+                updates.append(p.grad.lerp(average, momentum))
+            rows, columns = params[0].shape
+            x = torch.stack(updates)
+            x = orthogonalise(x) if rows <= columns else orthogonalise(x.mT).mT
+            size = 0.2 * max(rows, columns) ** 0.5  # entries about as large as AdamW's updates
+            for p, update in zip(params, x, strict=True):
+                p.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * size)
+
+
+def orthogonalise(x: Tensor) -> Tensor:
+    """Bring the singular values of wide matrices near 1 (Newton-Schulz, five iterations)."""
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        a = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+def train(glyphs: Glyphs, steps: int, batch: int) -> ViTModel:
     model = make_model()
     head = nn.Linear(model.config.hidden_size, len(glyphs.members))
-    parameters = [*model.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.ndim == 2], "weight_decay": 0.05},
-            {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
-        ],
-        lr=peak_lr,
-        betas=(0.9, 0.98),
-    )
-    warmup = max(1, steps // 20)
+    inner = [p for name, p in model.named_parameters() if "layer" in name and p.ndim == 2]
+    outer = [p for p in model.parameters() if all(p is not q for q in inner)]
+    optimizers = [
+        Muon(inner, lr=4e-3, decay=0.05, momentum=0.95),
+        torch.optim.AdamW([*outer, *head.parameters()], lr=2e-3, betas=(0.9, 0.98)),
+    ]
 
     def pace(step: int) -> float:
+        warmup = min(100, steps // 10)
         if step < warmup:
             return (step + 1) / warmup
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, pace)
-    # between one vote per class and one per glyph: letters in many fonts are the better teachers
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, pace) for o in optimizers]
+    # between one vote per class and one per glyph: letters in many fonts teach the most
     weights = glyphs.labels.bincount().float()[glyphs.labels].rsqrt()
     model.train()
-    started, loss_sum, correct = time.perf_counter(), 0.0, 0.0
+    started, losses, right = time.perf_counter(), 0.0, 0.0
     for step in range(1, steps + 1):
         chosen = torch.multinomial(weights, batch, replacement=True)
         stroke = torch.randint(glyphs.images.shape[1], (batch,))
-        x = (augment(glyphs.images[chosen, stroke].unsqueeze(1)) - MEAN) / STD
-        logits = head(model(pixel_values=x).last_hidden_state[:, 0])
+        x = augment(glyphs.images[chosen, stroke].unsqueeze(1))
+        logits = head(model(pixel_values=(x - MEAN) / STD).last_hidden_state[:, 0])
         loss = F.cross_entropy(logits, glyphs.labels[chosen], label_smoothing=0.1)
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        schedule.step()
-        loss_sum += loss.item()
-        correct += (logits.argmax(1) == glyphs.labels[chosen]).float().mean().item()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+        losses += loss.item()
+        right += (logits.argmax(1) == glyphs.labels[chosen]).float().mean().item()
         if step % 100 == 0:
-            seconds = time.perf_counter() - started
             print(
-                f"step {step}/{steps}  loss {loss_sum / 100:.3f}  "
-                f"letters right {correct / 100:.1%}  {seconds:.0f} s",
+                f"step {step}/{steps}  loss {losses / 100:.3f}  letters right {right / 100:.1%}  "
+                f"{time.perf_counter() - started:.0f} s",
                 flush=True,
             )
-            loss_sum, correct = 0.0, 0.0
+            losses, right = 0.0, 0.0
     return model.eval()
 
 
@@ -318,6 +354,7 @@ def features(model: ViTModel, images: Tensor) -> np.ndarray:
         x = part.float() / 255
         if x.shape[-1] != SIZE:
             x = F.interpolate(x, size=(SIZE, SIZE), mode="bilinear", align_corners=False)
+            x = (x * 255).round() / 255  # image processors resize in 8 bits
         out.append(model(pixel_values=(x - MEAN) / STD).last_hidden_state[:, 0])
     return torch.cat(out).numpy()
 
@@ -335,9 +372,7 @@ def probe(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) 
         classifier = LogisticRegression(C=c, max_iter=2000)
         return make_pipeline(StandardScaler(), classifier).fit(inputs, targets)
 
-    x_fit, x_val, y_fit, y_val = train_test_split(
-        x, y, test_size=0.2, stratify=y, random_state=1
-    )
+    x_fit, x_val, y_fit, y_val = train_test_split(x, y, test_size=0.2, stratify=y, random_state=1)
     scores = {c: fit(c, x_fit, y_fit).score(x_val, y_val) for c in (0.01, 0.1, 1.0)}
     best = max(scores, key=lambda c: scores[c])
     return Score(scores[best], fit(best, x, y).score(x_test, y_test))
@@ -354,12 +389,13 @@ def digits_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def mnist_data() -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    try:
-        from remembering.tasks.sources import load
+    from remembering.errors import RememberingError
+    from remembering.tasks.sources import load
 
+    try:
         mnist = load("mnist")
-    except (ImportError, OSError, RuntimeError) as error:
-        print(f"MNIST is not to be had, so it is not probed: {error}")
+    except RememberingError as error:
+        print(f"MNIST cannot be had and is not probed: {error}")
         return None
     labels = mnist.train.labels
     fit = torch.cat([(labels == digit).nonzero().flatten()[:400] for digit in range(10)])
@@ -367,51 +403,174 @@ def mnist_data() -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
 
 
 def run_probes(model: ViTModel) -> dict[str, dict[str, Score]]:
-    model.eval()
     results: dict[str, dict[str, Score]] = {}
     for name, data in {"digits": digits_data(), "MNIST": mnist_data()}.items():
         if data is None:
             continue
         images, labels, test_images, test_labels = data
         y, y_test = labels.numpy(), test_labels.numpy()
+        raw, raw_test = (part.flatten(1).numpy() / 255 for part in (images, test_images))
         results[name] = {
             "glyph-vit": probe(features(model, images), y, features(model, test_images), y_test),
-            "raw pixels": probe(
-                images.flatten(1).numpy() / 255, y, test_images.flatten(1).numpy() / 255, y_test
-            ),
+            "raw pixels": probe(raw, y, raw_test, y_test),
         }
         for what, score in results[name].items():
-            print(f"{name:>6}  {what:<10}  val {score.validation:.2%}  test {score.test:.2%}")
+            print(f"{name:>6}  {what:<10}  val {score.validation:.1%}  test {score.test:.1%}")
     return results
 
 
+# --- the folder: what the hub expects of a model ------------------------------------------------
+
+PREPROCESSOR = {
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [MEAN],
+    "image_processor_type": "ViTImageProcessor",
+    "image_std": [STD],
+    "resample": 2,  # bilinear
+    "rescale_factor": 1 / 255,
+    "size": {"height": SIZE, "width": SIZE},
+}
+
+CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: image-feature-extraction
+---
+
+# glyph-vit
+
+A very small Vision Transformer for grey images of 28x28 pixels, pretrained to tell letters apart.
+It has never seen a digit, and no photograph or handwriting either. It is the bundled backbone of
+the `remembering` library: small enough to ship, good enough to learn digit tasks on a CPU.
+
+{layers} layers, width {width}, {heads} heads, patches of {patch}x{patch}, {parameters:,}
+parameters in float32. Load it with `transformers.ViTModel.from_pretrained(folder,
+add_pooling_layer=False)`; there is no pooler, the CLS token after the final layer norm is the
+feature. Input: white on black, scaled to 0..1, then normalised with mean 0.5 and deviation 0.5
+(`preprocessor_config.json`).
+
+## How it was made
+
+    {command}
+
+Supervised classification of rendered letters; the linear head is dropped. {letters:,} letters
+(Latin, Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic and others, and the mathematical
+alphabets) in {fonts} fonts make {glyphs:,} glyphs. Letters of the same shape, such as c and C or
+the A of Latin, Greek and Cyrillic, share a class, which leaves {classes:,} classes. Every batch is
+distorted anew: rotation, shear, size, shift, elastic bending, stroke width, contrast, blur, noise,
+and for three images in ten a passage through 8x8 pixels.
+
+{steps:,} steps of {batch} images, Muon for the weight matrices and AdamW for the rest, label
+smoothing 0.1, seed {seed}: {minutes:.0f} minutes on {threads} CPU threads (torch {torch}). The
+same seed, machine and number of threads give the same weights.
+
+## Data
+
+The only data are the fonts that ship with matplotlib (here {matplotlib}): DejaVu (Bitstream Vera
+and Arev licences, changes in the public domain), STIX (STIX Font License) and Computer Modern
+(BaKoMa Fonts Licence). The fonts are not part of this folder.
+
+Characters are chosen by Unicode category: letters only, digits of no script, and none of the
+letters that are digits by design (such as "Latin letter two with stroke"). Some letters still
+look like digits, as they do in life: O like 0, I like 1, З like 3, Ƽ is left out.
+
+## Linear probes
+
+<!-- probes -->
+<!-- /probes -->
+
+Logistic regression on the standardised CLS token, and on the standardised pixels beside it. A
+fifth of the training part chooses C from 0.01, 0.1 and 1 (column "validation"), then all of it is
+fitted and the test part is used once.
+
+- digits: scikit-learn's 1,797 images of 8x8 pixels, enlarged to 28x28; a stratified split with
+  seed 0 leaves 1,437 to train and 360 to test.
+- MNIST: the first 400 training images of each class, and all 10,000 test images.
+
+## Intended use and limits
+
+For experiments and tests with small grey images of single characters: a frozen backbone under
+adapters and heads. It is no use for photographs or colour, knows only upright characters
+(rotations up to about 17 degrees), and has not been tried on anything but the probes above and
+the experiments of this library.
+
+## Licence
+
+Apache-2.0.
+"""
+
+
+def write_card(folder: Path, model: ViTModel, facts: dict[str, Any]) -> None:
+    config = model.config
+    card = CARD.format(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        patch=config.patch_size,
+        parameters=sum(p.numel() for p in model.parameters()),
+        fonts=len(FONTS),
+        torch=torch.__version__,
+        matplotlib=matplotlib.__version__,
+        **facts,
+    )
+    (folder / "README.md").write_text(card)
+
+
+def write_probes(folder: Path, results: dict[str, dict[str, Score]]) -> None:
+    """Put the numbers where the card has its place for them."""
+    rows = ["| data | features | validation | test |", "|---|---|---:|---:|"]
+    for name, scores in results.items():
+        for what, score in scores.items():
+            rows.append(f"| {name} | {what} | {score.validation:.1%} | {score.test:.1%} |")
+    card = folder / "README.md"
+    before, _, rest = card.read_text().partition("<!-- probes -->")
+    _, _, after = rest.partition("<!-- /probes -->")
+    table = "\n".join(rows)
+    card.write_text(f"{before}<!-- probes -->\n{table}\n<!-- /probes -->{after}")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--probe-only", action="store_true", help="no training, only the probes")
-    parser.add_argument("--out", type=Path, default=ASSET)
+    parser = argparse.ArgumentParser(description="Pretrain the bundled backbone on letters.")
+    parser.add_argument("--probe-only", action="store_true", help="measure the saved weights again")
+    parser.add_argument("--out", type=Path, default=ASSET, help="the folder to write")
     parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-
     torch.set_num_threads(args.threads)
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    torch.manual_seed(args.seed)
+    torch.use_deterministic_algorithms(True)
 
     if not args.probe_only:
-        t = time.perf_counter()
+        torch.manual_seed(args.seed)
         glyphs = load_glyphs()
-        print(f"{glyphs.letters} letters, {len(glyphs.members)} classes, {len(glyphs.labels)} glyphs, {time.perf_counter()-t:.1f} s")
+        counts = {
+            "letters": glyphs.letters,
+            "classes": len(glyphs.members),
+            "glyphs": len(glyphs.labels),
+        }
+        print(", ".join(f"{count:,} {what}" for what, count in counts.items()), flush=True)
         started = time.perf_counter()
-        model = train(glyphs, args.steps, args.batch, args.lr)
-        minutes = (time.perf_counter() - started) / 60
+        trained = train(glyphs, args.steps, args.batch)
+        facts = {
+            "steps": args.steps,
+            "batch": args.batch,
+            "seed": args.seed,
+            "threads": args.threads,
+            "minutes": (time.perf_counter() - started) / 60,
+            "command": "python scripts/pretrain_glyphs.py",
+        }
         args.out.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(args.out)
-    model = ViTModel.from_pretrained(args.out, add_pooling_layer=False)
-    run_probes(model)
+        trained.save_pretrained(args.out)
+        preprocessor = json.dumps(PREPROCESSOR, indent=2) + "\n"
+        (args.out / "preprocessor_config.json").write_text(preprocessor)
+        write_card(args.out, trained, facts | counts)
+
+    model = ViTModel.from_pretrained(args.out, add_pooling_layer=False).eval()
+    write_probes(args.out, run_probes(model))
 
 
 if __name__ == "__main__":

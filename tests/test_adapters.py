@@ -46,7 +46,7 @@ def test_a_new_adapter_changes_nothing(backbone: Backbone) -> None:
     assert not adapter.b.any()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     chosen=st.lists(st.sampled_from([0, 3, 4, 9]), min_size=1, max_size=7),
     rank=st.integers(1, 5),

@@ -140,8 +140,8 @@ def _parse(kind: Any, arguments: list[str], program: str, default: Any = None) -
         args=arguments,
         prog=program,
         description=kind.__doc__,
-        default=tyro.MISSING if default is None else default,
         config=(tyro.conf.FlagCreatePairsOff,),
+        **({} if default is None else {"default": default}),
     )
 
 

@@ -20,28 +20,28 @@ from remembering.training import Lesson, logits, shuffled, train
 
 def fuse(
     backbone: Backbone,
-    adapter: Adapter,
-    head: Head,
-    lesson: Lesson,
     old_adapter: Adapter,
     old_head: Head,
+    head: Head,
+    lesson: Lesson,
     memories: Sequence[Memory],
     settings: Settings,
     rng: torch.Generator,
     progress: Progress = SILENT,
 ) -> tuple[Adapter, Head]:
-    """Train `adapter` on its task while it imitates `old_adapter` on the replay memories.
+    """Train a new adapter on its task while it imitates `old_adapter` on the replay memories.
 
     ℓ_L2 = Σ (f(v; θ_old) − f(v; θ_new))² on the soft probabilities of the replayed images, and
     the loss is α ℓ_CE + (1 − α) ℓ_L2. `head` knows the classes of both; to the classes that the
     old head did not know, the old adapter gives probability 0. The memories are those of every
     task that the old adapter serves: after an earlier fusion, that is more than one.
 
-    Sums over all samples, as the paper writes them, become means over the step's two batches, so
-    that α weighs the same whatever the sizes of the task and the memory.
+    Two things that the paper leaves open: the new adapter starts as a copy of the old one, where
+    ℓ_L2 is least; and the sums over all samples are means over the two batches of a step, so that
+    α weighs the same whatever the sizes of the task and the memory.
     """
     images = joined([memory.images for memory in memories])
-    replayed = Prefix(backbone, images, adapter.first_layer).keep()
+    replayed = Prefix(backbone, images, old_adapter.first_layer).keep()
     wanted = _soft_targets(backbone, old_adapter, old_head, head, replayed)
     draws = _endless(len(images), settings.batch_size, rng)
 
@@ -50,7 +50,7 @@ def fuse(
         soft = logits(backbone, adapter, head, replayed[index]).softmax(1)
         return (soft - wanted[index]).square().sum(1).mean()
 
-    return train(backbone, adapter, head, lesson, settings, rng, imitate, progress)
+    return train(backbone, old_adapter, head, lesson, settings, rng, imitate, progress)
 
 
 @torch.no_grad()

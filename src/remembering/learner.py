@@ -59,10 +59,10 @@ def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT
         chosen = herd(router.encode(encoded.features, expert), task.targets, settings.memory)
         memory = _memorise(backbone, task, chosen)
 
-    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
     full = settings.capacity is not None and len(model.adapters) >= settings.capacity
     if not full:
         # Lines 21-23: a new adapter for this task alone.
+        adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
         head = _new_head(model, task.classes)
         lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
         adapter, head = train(backbone, adapter, head, lesson, settings, rng, progress=progress)
@@ -79,11 +79,10 @@ def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT
     lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
     adapter, head = fuse(
         backbone,
-        adapter,
-        head,
-        lesson,
         model.adapters[absorbed],
         old_head,
+        head,
+        lesson,
         [model.memories[record.number] for record in served],
         settings,
         rng,

@@ -85,6 +85,8 @@ class Evaluator:
     """
 
     def __init__(self, units: tuple[str, ...]):
+        for unit in units:
+            groups(unit, 1)  # an unknown unit is refused before anything is learned
         self.units = units
         self._answers: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._features: list[Tensor] = []

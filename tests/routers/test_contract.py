@@ -1,0 +1,150 @@
+"""Every router keeps this contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from remembering.config import RouterSettings
+from remembering.errors import RememberingError
+from remembering.routers import ROUTERS, Router, make_router
+from remembering.routers.base import linear_errors
+
+KINDS = {kind: RouterSettings(kind=kind, epochs=200) for kind in ROUTERS}  # type: ignore[arg-type]
+CASES = {
+    **KINDS,
+    "four layers": RouterSettings(hidden=32, epochs=200),
+    "latent 3": RouterSettings(latent=3, epochs=200),
+}
+
+
+def features(task: int, n: int = 60, dim: int = 17) -> Tensor:
+    """Features of a task: noise around a direction of its own, in (0, 1)."""
+    rng = torch.Generator().manual_seed(100 + task)
+    direction = torch.randn(dim, generator=torch.Generator().manual_seed(task)) * 1.5
+    return (direction + 0.2 * torch.randn(n, dim, generator=rng)).sigmoid()
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=CASES)
+def router(request: pytest.FixtureRequest) -> Router:
+    made = make_router(CASES[request.param])
+    for task in range(3):
+        made.add(10 + task, made.fit(features(task), rng(task)))
+    return made
+
+
+def test_knows_its_own_task_best(router: Router) -> None:
+    for task in range(3):
+        errors = router.score(features(task, n=40)[20:])
+        assert errors.shape == (20, 3)
+        assert (errors.argmin(1) == task).float().mean() > 0.9
+
+
+def test_a_sample_scores_the_same_in_any_batch_and_order(router: Router) -> None:
+    x = torch.cat([features(task) for task in range(3)])
+    whole = router.score(x)
+    order = torch.randperm(len(x), generator=rng())
+    torch.testing.assert_close(router.score(x[order]), whole[order], rtol=1e-6, atol=1e-9)
+    for size in (1, 7):
+        parts = torch.cat([router.score(part) for part in x.split(size)])
+        torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-8)
+
+
+def test_scoring_all_experts_at_once_equals_one_by_one(router: Router) -> None:
+    x = features(1)
+    together = router.score(x)
+    for column, (task, expert) in enumerate(router.experts.items()):
+        alone = make_router(router.settings)
+        alone.add(task, expert)
+        torch.testing.assert_close(alone.score(x)[:, 0], together[:, column], rtol=1e-5, atol=1e-8)
+
+
+def test_removing_a_task_leaves_the_others_as_they_were(router: Router) -> None:
+    before = router.score(features(2))
+    router.remove(11)
+    assert torch.equal(router.score(features(2)), before[:, [0, 2]])
+
+
+def test_fitting_changes_no_other_expert_and_is_repeatable(router: Router) -> None:
+    before = {t: {k: v.clone() for k, v in e.items()} for t, e in router.experts.items()}
+    one, two = router.fit(features(5), rng(5)), router.fit(features(5), rng(5))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    for task, expert in before.items():
+        assert all(torch.equal(router.experts[task][key], value) for key, value in expert.items())
+
+
+def test_latents_have_the_width_of_the_bottleneck(router: Router) -> None:
+    latents = router.encode(features(0), router.experts[10])
+    assert latents.shape == (60, router.settings.latent)
+    assert not latents.requires_grad
+
+
+def test_counts_what_it_keeps(router: Router) -> None:
+    per_expert = sum(value.numel() for value in router.experts[10].values())
+    assert router.parameters == 3 * per_expert > 0
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+@pytest.mark.parametrize(("tokens", "width"), [("mean", 2 * 5), ("flat", 2 * 5 * 8)])
+def test_features_are_the_sigmoid_of_the_tokens(kind: str, tokens: str, width: int) -> None:
+    made = make_router(RouterSettings(kind=kind, tokens=tokens, layers=(0, 2)))  # type: ignore[arg-type]
+    states = [torch.randn(3, 5, 8), torch.randn(3, 5, 8)]
+    x = made.features(states)
+    assert x.shape == (3, width)
+    if tokens == "mean":
+        torch.testing.assert_close(x[:, :5], states[0].mean(2).sigmoid())
+
+
+@settings(max_examples=30)
+@given(latent=st.integers(1, 4), task=st.integers(0, 50), n=st.integers(5, 80))
+def test_the_closed_form_is_at_least_as_good_as_training(latent: int, task: int, n: int) -> None:
+    x = features(task, n)
+    trained = make_router(RouterSettings(latent=latent, epochs=50))
+    closed = make_router(RouterSettings(kind="subspace", latent=latent))
+    for made in (trained, closed):
+        made.add(0, made.fit(x, rng()))
+    assert closed.score(x).mean() <= trained.score(x).mean() + 1e-7
+
+
+def test_training_nearly_reaches_the_closed_form() -> None:
+    """Both minimise the same loss: long training must end close to the optimum."""
+    x = features(0, 200)
+    losses = {}
+    for kind, epochs in (("autoencoder", 1500), ("subspace", 1)):
+        made = make_router(RouterSettings(kind=kind, epochs=epochs))  # type: ignore[arg-type]
+        made.add(0, made.fit(x, rng()))
+        losses[kind] = float(made.score(x).mean())
+    assert losses["subspace"] <= losses["autoencoder"] < 1.1 * losses["subspace"]
+
+
+def test_the_fast_error_equals_the_plain_one() -> None:
+    x, encoders, decoders = torch.rand(6, 9), torch.randn(4, 2, 9), torch.randn(4, 9, 2)
+    fast = linear_errors(x, encoders, decoders)
+    for e in range(4):
+        plain = F.mse_loss(x @ encoders[e].mT @ decoders[e].mT, x, reduction="none").mean(1)
+        torch.testing.assert_close(fast[:, e].float(), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"latent": 0}, {"layers": ()}, {"layers": (2, 1)}, {"epochs": 0}, {"lr": float("nan")}],
+)
+def test_contradictory_settings_are_refused_at_once(wrong: dict[str, object]) -> None:
+    with pytest.raises(RememberingError):
+        replace(RouterSettings(), **wrong)  # type: ignore[arg-type]
+
+
+def test_a_subspace_too_large_is_refused() -> None:
+    made = make_router(RouterSettings(kind="subspace"))
+    with pytest.raises(RememberingError, match="too large"):
+        made.fit(torch.rand(2, 5000), rng())

@@ -1,0 +1,185 @@
+"""A model on disk: the same answers after loading, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task
+from test_model import learned, tensors
+
+from remembering import store
+from remembering.backbone import Backbone
+from remembering.errors import RememberingError
+from remembering.model import RememberingTransformer
+
+
+@pytest.fixture
+def folder(backbone: Backbone, tmp_path: Path) -> Path:
+    learned(backbone, 3, capacity=2, memory=4).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"capacity": 2, "memory": 4}, {"first_layer": 1}])
+def test_loads_bit_for_bit(changes: dict[str, Any], backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 3, **changes)
+    model.save(tmp_path)
+    again = RememberingTransformer.load(tmp_path)
+    before, after = tensors(model), tensors(again)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert again.tasks == model.tasks
+    assert again.settings == model.settings
+    images = make_task(1).images
+    assert torch.equal(again.predict(images).probabilities, model.predict(images).probabilities)
+
+
+def test_goes_on_learning_as_if_never_saved(backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 2, capacity=2, memory=4)
+    model.save(tmp_path)
+    again = RememberingTransformer.load(tmp_path)
+    for each in (model, again):
+        each.learn(make_task(2, ("x", "y")))
+    one, two = tensors(model), tensors(again)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_the_frozen_head_is_not_stored(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    model = learned(Backbone.load(checkpoints["vit-classifier"]), 2, head="frozen")
+    model.save(tmp_path)
+    again = RememberingTransformer.load(tmp_path)
+    images = make_task(0).images
+    assert torch.equal(again.predict(images).probabilities, model.predict(images).probabilities)
+    assert sum(path.stat().st_size for path in (tmp_path / "heads").iterdir()) < 1000
+
+
+def test_saving_again_rewrites_nothing_but_what_is_new(backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 2)
+    model.save(tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    model.learn(make_task(2, ("x", "y")))
+    model.save(tmp_path)
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+
+
+def test_absorbed_adapters_are_removed(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert len(manifest["adapters"]) == len(list((folder / "adapters").iterdir())) == 2
+    assert set(snapshot(folder)) == {*manifest["files"], "manifest.json"}
+
+
+def test_a_save_that_dies_leaves_the_model_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = RememberingTransformer.load(folder)
+    before = model.predict(make_task(0).images).probabilities
+    model.learn(make_task(5, ("x", "y")))
+    real = store.write_atomic
+    for allowed in range(6):  # two files of the adapter, head, expert, memory, manifest
+        written: list[Path] = []
+        copy = tmp_path / f"copy {allowed}"
+        shutil.copytree(folder, copy)
+
+        def dies(path: Path, data: bytes, written: list[Path] = written, n: int = allowed) -> None:
+            if len(written) == n:
+                raise OSError("no space left on device")
+            written.append(path)
+            real(path, data)
+
+        monkeypatch.setattr(store, "write_atomic", dies)
+        with pytest.raises(OSError, match="no space"):
+            model.save(copy)
+        after = RememberingTransformer.load(copy)
+        assert len(after.tasks) == 3
+        assert torch.equal(after.predict(make_task(0).images).probabilities, before)
+        monkeypatch.setattr(store, "write_atomic", real)
+        model.save(copy)
+        assert len(RememberingTransformer.load(copy).tasks) == 4
+
+
+def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
+    for name, data in snapshot(folder).items():
+        if name == "manifest.json":
+            continue
+        path = folder / name
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(RememberingError, match=f"{path.name}.*SHA-256"):
+            RememberingTransformer.load(folder)
+        path.unlink()
+        with pytest.raises(RememberingError, match=f"{path.name} cannot be read"):
+            RememberingTransformer.load(folder)
+        path.write_bytes(data)
+    RememberingTransformer.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 2.*update the program"),
+        ({"version": 0}, "has version 0"),
+        ({"version": "1"}, "version = '1' must be of type int"),
+        ({"format": "other"}, "format = 'other'"),
+        ({"surprise": 1}, "unknown setting 'surprise'"),
+        ({"tasks": 3}, "tasks = '3' must be"),
+        ({"next_number": float("nan")}, "next_number"),
+        ({"settings": {"rank": 10**9, "lr": "fast"}}, "settings.lr = 'fast'"),
+        ({"settings": {"rank": -1}}, "rank = -1"),
+        ({"adapters": {}}, "sends task 'task 0' to adapter"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(change: dict[str, Any], message: str, folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    before = snapshot(folder)
+    with pytest.raises(RememberingError, match=message):
+        RememberingTransformer.load(folder)
+    assert snapshot(folder) == before
+
+
+def test_files_outside_the_folder_are_not_read(folder: Path) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["tasks"][0]["expert"] = "../../etc/passwd"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(RememberingError, match="outside the folder"):
+        RememberingTransformer.load(folder)
+
+
+def test_no_model_there(tmp_path: Path) -> None:
+    with pytest.raises(RememberingError, match="holds no model"):
+        RememberingTransformer.load(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(RememberingError, match="is damaged"):
+        RememberingTransformer.load(tmp_path)
+
+
+def test_another_backbone_is_refused(folder: Path, checkpoints: dict[str, Path]) -> None:
+    with pytest.raises(RememberingError, match="was learned on another backbone"):
+        RememberingTransformer.load(folder, checkpoints["vit-classifier"])
+
+
+def test_saving_over_other_things_is_refused(backbone: Backbone, tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(RememberingError, match="holds no model"):
+        learned(backbone, 1).save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+    with pytest.raises(RememberingError, match="is a file"):
+        learned(backbone, 1).save(tmp_path / "holiday.jpg")
+
+
+def test_an_unwritable_folder_is_named(backbone: Backbone) -> None:
+    with pytest.raises(RememberingError, match="cannot be written"):
+        learned(backbone, 1).save("/proc/nothing/model")

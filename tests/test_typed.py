@@ -1,0 +1,90 @@
+"""Settings are read strictly, and what is written is read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remembering import typed
+from remembering.config import RouterSettings, Settings
+from remembering.errors import RememberingError
+from remembering.experiments import Experiment, find, names
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(
+    rank=st.integers(1, 64),
+    capacity=st.none() | st.integers(1, 9),
+    layers=st.sets(st.integers(0, 12), min_size=1).map(lambda s: tuple(sorted(s))),
+    lr=st.floats(1e-6, 1),
+)
+def test_what_is_written_is_read_back(
+    rank: int, capacity: int | None, layers: tuple[int, ...], lr: float
+) -> None:
+    settings = Settings(rank=rank, capacity=capacity, lr=lr, router=RouterSettings(layers=layers))
+    assert typed.read(Settings, typed.write(settings), "test") == settings
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"rnak": 1}, "unknown setting 'rnak'; did you mean 'rank'"),
+        ({"router": {"kid": 1}}, r"unknown setting 'router.kid'; did you mean 'kind'"),
+        ({"rank": "1"}, "rank = '1' must be of type int"),
+        ({"rank": True}, "rank = 'True' must be of type int"),
+        ({"lr": float("inf")}, "must be a finite number"),
+        ({"head": "round"}, "one of 'linear', 'frozen'"),
+        ({"router": 3}, "router = '3' must be a table"),
+        ({"router": {"layers": [0, "1"]}}, r"router\.layers = '1'"),
+        ({"capacity": 0}, "x.toml: capacity = 0 must be at least 1"),
+        ([], "must be a table of settings"),
+    ],
+)
+def test_wrong_settings_are_named(data: Any, message: str) -> None:
+    with pytest.raises(RememberingError, match=message):
+        typed.read(Settings, data, "x.toml")
+
+
+@given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))
+def test_anything_is_read_or_refused(data: dict[str, Any]) -> None:
+    try:
+        settings = typed.read(Settings, data, "x")
+    except RememberingError:
+        return
+    assert typed.read(Settings, typed.write(settings), "x") == settings
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_experiment_reads_and_says_what_it_shows(name: str) -> None:
+    file = find(name)
+    assert file.description
+    assert file.path.read_text().startswith(f"# remember run {name}")
+    for small in (False, True):
+        if small and "small" not in file.table:
+            continue
+        for experiment in file.variants(small).values():
+            assert typed.read(Experiment, typed.write(experiment), "again") == experiment
+
+
+def test_epochs_are_split_evenly() -> None:
+    assert typed.read(Experiment, {"total_epochs": 50, "stream": {"tasks": 5}}, "x").epochs == 10
+    assert typed.read(Experiment, {"total_epochs": 3, "stream": {"tasks": 5}}, "x").epochs == 1
+    assert typed.read(Experiment, {"learning": {"epochs": 7}}, "x").epochs == 7
+
+
+def test_an_unknown_experiment_is_named(tmp_path: Any) -> None:
+    with pytest.raises(RememberingError, match="no experiment 'digits5'; did you mean 'digits-5'"):
+        find("digits5")
+    with pytest.raises(RememberingError, match="cannot be read"):
+        find(str(tmp_path / "none.toml"))
+    (tmp_path / "x.toml").write_text("a = ")
+    with pytest.raises(RememberingError, match="no valid TOML"):
+        find(str(tmp_path / "x.toml"))

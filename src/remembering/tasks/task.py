@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,11 +96,7 @@ class Task:
     ) -> Task:
         """A `datasets.Dataset`; its image and label columns are found by type if not named."""
         image, label = dataset_columns(dataset, image, label)
-        labels: Sequence[Any] = dataset[label][:]
-        names = getattr(dataset.features[label], "names", None)
-        if names:
-            labels = [names[i] for i in labels]
-        return cls(name, DatasetImages(dataset, image), labels)
+        return cls(name, DatasetImages(dataset, image), dataset_labels(dataset, label))
 
 
 def dataset_columns(
@@ -126,6 +121,24 @@ def dataset_columns(
             f"{', '.join(features)}; name it"
         )
     return image, label
+
+
+def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
+    """The labels of a dataset: by name where it knows the names."""
+    labels: list[Label] = dataset[column][:]
+    names = getattr(dataset.features[column], "names", None)
+    # Where the hub keeps labels back, it gives None or -1.
+    wrong = [label for label in set(labels) if not _is_label(label, names is not None)]
+    if wrong:
+        raise RememberingError(
+            f"column '{column}' has the label {wrong[0]!r}; labels are strings or whole numbers, "
+            "leave out the rows without one"
+        )
+    return labels if names is None else [names[i] for i in labels]
+
+
+def _is_label(label: object, named: bool) -> bool:
+    return isinstance(label, str) or (isinstance(label, int) and not (named and label < 0))
 
 
 def _plain(labels: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from remembering.errors import RememberingError
 from remembering.images import DatasetImages, ImageSequence
 from remembering.tasks.sources.base import LabelledImages
-from remembering.tasks.task import Label, dataset_columns
+from remembering.tasks.task import Label, dataset_columns, dataset_labels
 
 if TYPE_CHECKING:
     import datasets
@@ -24,24 +24,6 @@ def decode_dataset(
     image, label = dataset_columns(dataset)
     labels = positions(dataset_labels(dataset, label), classes, where)
     return LabelledImages(stack(DatasetImages(dataset, image), where), labels)
-
-
-def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
-    """The labels of a dataset: by name where it knows the names."""
-    labels: list[Label] = dataset[column][:]
-    names = getattr(dataset.features[column], "names", None)
-    # Where the hub keeps labels back, it gives None or -1.
-    wrong = [label for label in set(labels) if not _is_label(label, names is not None)]
-    if wrong:
-        raise RememberingError(
-            f"column '{column}' has the label {wrong[0]!r}; labels are strings or whole numbers, "
-            "leave out the rows without one"
-        )
-    return labels if names is None else [names[i] for i in labels]
-
-
-def _is_label(label: object, named: bool) -> bool:
-    return isinstance(label, str) or (isinstance(label, int) and not (named and label < 0))
 
 
 def positions(labels: Sequence[Label], classes: tuple[Label, ...], where: str) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -129,15 +131,11 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_reader(data: bytes) -> None:
-    import tempfile
-
     with tempfile.NamedTemporaryFile(suffix=".png") as file:
         file.write(b"\x89PNG\r\n\x1a\n" + data)
         file.flush()
-        try:
-            read_image(Path(file.name))
-        except RememberingError as error:
-            assert file.name in str(error)
+        with contextlib.suppress(RememberingError):
+            assert read_image(Path(file.name)).dtype == torch.uint8
 
 
 def test_class_folders(tmp_path: Path) -> None:

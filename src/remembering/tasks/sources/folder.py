@@ -18,9 +18,9 @@ from remembering.tasks.sources.base import (
     hold_out,
     reason,
 )
-from remembering.tasks.sources.decode import dataset_labels, positions, stack
+from remembering.tasks.sources.decode import positions, stack
 from remembering.tasks.sources.parquet import parquet_files
-from remembering.tasks.task import Label, dataset_columns
+from remembering.tasks.task import Label, dataset_columns, dataset_labels
 
 Part = tuple[ImageSequence, Sequence[Label]]
 

@@ -1,0 +1,123 @@
+"""The whole way: bundled backbone, real digits, floors that a broken part would miss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from remembering.cli import main
+from remembering.demo import demo
+from remembering.model import RememberingTransformer
+from remembering.progress import SILENT
+from remembering.store import read_manifest
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[1] / "src/remembering/report/results.schema.json").read_text()
+)
+pytestmark = pytest.mark.slow
+TINY = "--per-class 20 --epochs 2 --router.epochs 5 --baselines"
+
+
+def run(out: Path, options: str) -> None:
+    assert main(["run", "digits-5", "--out", str(out), *options.split()]) == 0
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    demo(folder, SILENT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(out: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return data
+
+
+def test_results_follow_the_schema(results: dict[str, Any]) -> None:
+    jsonschema.validate(results, SCHEMA)
+
+
+def test_the_paper_routes_whole_tasks(results: dict[str, Any]) -> None:
+    assert results["routing_accuracy"]["task"] == 1.0
+    assert results["routing_accuracy"]["group_32"] > 0.8
+    assert results["routing_accuracy"]["sample"] > 0.4  # chance is 0.2
+    assert results["accuracy"]["task"] == results["oracle_task_accuracy"]
+
+
+def test_nothing_is_forgotten_by_adapters_and_much_by_fine_tuning(results: dict[str, Any]) -> None:
+    assert results["oracle_task_accuracy"] >= 0.97
+    assert results["baselines"]["joint"]["accuracy"] >= 0.95
+    assert results["baselines"]["finetune"]["accuracy"] < 0.5
+    assert results["baselines"]["finetune"]["forgetting"] > 0.4
+
+
+def test_the_matrix_and_the_curves_agree(results: dict[str, Any]) -> None:
+    for i, row in enumerate(results["accuracy_matrix"]):
+        learned = row[: i + 1]
+        assert row[i + 1 :] == [None] * (4 - i)
+        assert results["accuracy_after"]["sample"][i] == pytest.approx(sum(learned) / len(learned))
+
+
+def test_the_footprint_adds_up(results: dict[str, Any]) -> None:
+    footprint = results["footprint"]
+    rank, layers, dim = 4, 6, 96
+    assert footprint["adapters"] == 5 * 4 * layers * 2 * dim * rank
+    assert footprint["heads"] == 10 * (dim + 1)
+    assert footprint["routers"] == 5 * 2 * 17
+    assert footprint["replay_bytes"] == 0
+    parts = ("adapters", "heads", "routers")
+    assert footprint["total_parameters"] == sum(footprint[part] for part in parts)
+
+
+def test_plots_and_page_are_written(out: Path) -> None:
+    for name in ("accuracy.png", "accuracy.svg", "reconstruction-errors.png", "report/report.html"):
+        assert (out / name).stat().st_size > 1000
+    assert "100.0" in (out / "report/report.html").read_text()
+
+
+def test_the_model_of_the_run_answers(out: Path) -> None:
+    from remembering.tasks.sources import load
+
+    model = RememberingTransformer.load(out / "model")
+    test = load("digits").test
+    said = model.predict(test.images)
+    right = [a == b for a, b in zip(said.labels, test.labels.tolist(), strict=True)]
+    assert sum(right) / len(right) > 0.4
+
+
+@pytest.mark.parametrize("capacity", [3, 2])
+def test_under_a_capacity(capacity: int, tmp_path: Path) -> None:
+    run(tmp_path, f"--capacity {capacity} --router.epochs 50 --baselines")
+    results = json.loads((tmp_path / "results.json").read_text())
+    jsonschema.validate(results, SCHEMA)
+    manifest = read_manifest(tmp_path / "model")
+    assert len(manifest.adapters) == capacity
+    assert {str(task.adapter) for task in manifest.tasks} == set(manifest.adapters)
+    assert results["oracle_task_accuracy"] > 0.85
+    assert results["footprint"]["adapters"] == capacity * 4 * 6 * 2 * 96 * 4
+    assert results["footprint"]["replay_bytes"] > 0
+
+
+def test_several_seeds_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, f"--seeds 0,1 {TINY}")
+    assert "seeds 0, 1" in " ".join(capsys.readouterr().out.split())
+    seeds = [json.loads(p.read_text())["seed"] for p in sorted(tmp_path.rglob("results.json"))]
+    assert seeds == [0, 1]
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 0
+    assert (tmp_path / "page" / "report.html").exists()
+
+
+def test_the_same_run_gives_the_same_bits(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run(tmp_path / name, f"--capacity 3 {TINY}")
+    one, two = (
+        {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n / "model").rglob("*.*")}
+        for n in ("one", "two")
+    )
+    assert one == two

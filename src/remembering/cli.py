@@ -5,6 +5,7 @@ Only this file's light imports run before `--help` answers; each command imports
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -102,10 +103,15 @@ class Report:
     """Folder of the page."""
     markdown: Path | None = None
     """Write the tables to this Markdown file instead."""
+    intro: Path | None = None
+    """With --markdown: a Markdown file that comes first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `remember`; returns its exit code."""
+    # OpenMP's threads spin while they wait, which on a busy machine makes small models up to 15
+    # times slower; asleep they cost next to nothing. Read once, when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
@@ -305,7 +311,11 @@ def _report(command: Report) -> int:
         from remembering.files import write_atomic
         from remembering.report.markdown import results_markdown
 
-        write_atomic(command.markdown, results_markdown(command.runs).encode())
+        intro = command.intro.read_text() if command.intro else ""
+        words = ["remember report", *map(str, command.runs), "--markdown", str(command.markdown)]
+        words += ["--intro", str(command.intro)] if command.intro else []
+        text = results_markdown(command.runs, intro=intro, command=" ".join(words))
+        write_atomic(command.markdown, text.encode())
         print(f"written to {command.markdown}")
         return 0
     from remembering.report.page import write_report

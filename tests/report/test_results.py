@@ -161,7 +161,7 @@ def test_units_go_from_one_image_to_the_whole_task() -> None:
 
 def test_command_runs_the_same_seeds_again() -> None:
     group = Group.of([make_results(seed=seed) for seed in (0, 1, 2)])
-    assert group.command == "remember run cifar10-5 --small --seeds 0 1 2"
+    assert group.command == "remember run cifar10-5 --small --seeds 0,1,2"
     full = Group.of([make_results(small=False, variant="E=3")])
     assert full.command == "remember run cifar10-5 --seeds 0"
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from remembering.report.results import Group, load_groups
-from remembering.report.tables import markdown_text, summary_table, units_table
+from remembering.report.tables import markdown_text, percent, summary_table, units_table
 
 
 def results_markdown(
@@ -21,6 +21,7 @@ def results_markdown(
     groups = load_groups(paths)
     parts = [f"<!-- Written by `{_comment(command)}`; do not edit by hand. -->"]
     parts += [intro.strip()] if intro.strip() else []
+    parts += _protocols(groups)
     if len(groups) > 1:
         parts += ["## All results", summary_table(groups).to_markdown().strip()]
     for experiment, members in groupby(groups, key=lambda group: group.experiment):
@@ -32,6 +33,28 @@ def results_markdown(
                 parts.append(markdown_text(description))
             parts += _section(group)
     return "\n\n".join(parts) + "\n"
+
+
+def _protocols(groups: Sequence[Group]) -> list[str]:
+    """What the published protocol means for a single image, in the figures of these groups."""
+    lines = []
+    for group in groups:
+        units = [unit for unit in ("sample", "group_32", "task") if unit in group.units]
+        if group.variant is not None or units[:1] != ["sample"] or "task" not in units:
+            continue
+        routed = ", ".join(
+            f"{percent(group.statistic('routing_accuracy', unit), group)} % ({unit})"
+            for unit in units
+        )
+        reached = ", ".join(
+            f"{percent(group.statistic('accuracy', unit), group)} % ({unit})" for unit in units
+        )
+        lines.append(
+            f"- {markdown_text(group.title)} ({markdown_text(group.settings)}): routed right "
+            f"{routed}; chance is {100 / group.task_count:.0f} %. Accuracy {reached}; with the "
+            f"right adapter given {percent(group.statistic('oracle_task_accuracy'), group)} %."
+        )
+    return ["## What a routing unit does to the numbers", "\n".join(lines)] if lines else []
 
 
 def _section(group: Group) -> list[str]:

@@ -218,7 +218,7 @@ class Group:
         """The command that runs this experiment (with all its variants) again."""
         words = ["remember", "run", " ".join(self.experiment.split())]
         words += ["--small"] if self.small else []
-        return shlex.join([*words, "--seeds", *map(str, self.seeds)])
+        return shlex.join([*words, "--seeds", ",".join(map(str, self.seeds))])
 
     @property
     def slug(self) -> str:

@@ -41,6 +41,8 @@ class Run:
     """Folder of the run; runs/NAME by default."""
     resume: bool = False
     """Go on with the run in the folder."""
+    save_steps: int = 0
+    """Save progress within a task after so many steps, beside after each epoch."""
     list: bool = False
     """List the experiments and end."""
     experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
@@ -213,6 +215,7 @@ def _run(arguments: list[str]) -> int:
                     variant,
                     command.small,
                     command.resume or not single,
+                    command.save_steps,
                     TerminalProgress(),
                 )
             except KeyboardInterrupt:

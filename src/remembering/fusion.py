@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
+from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches
 from remembering.heads import Head
@@ -26,8 +29,8 @@ def fuse(
     lesson: Lesson,
     memories: Sequence[Memory],
     settings: Settings,
-    rng: torch.Generator,
     progress: Progress = SILENT,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Adapter, Head]:
     """Train a new adapter on its task while it imitates `old_adapter` on the replay memories.
 
@@ -43,14 +46,18 @@ def fuse(
     images = joined([memory.images for memory in memories])
     replayed = Prefix(backbone, images, old_adapter.first_layer).keep()
     wanted = _soft_targets(backbone, old_adapter, old_head, head, replayed)
-    draws = _endless(len(images), settings.batch_size, rng)
+    per_pass = math.ceil(len(images) / settings.batch_size)
 
-    def imitate(adapter: Adapter, head: Head) -> Tensor:
-        index = next(draws)
+    @functools.lru_cache(maxsize=1)
+    def one_pass(number: int) -> tuple[Tensor, ...]:
+        return shuffled(len(images), settings, lesson.number, number, what="replay")
+
+    def imitate(adapter: Adapter, head: Head, step: int) -> Tensor:
+        index = one_pass(step // per_pass)[step % per_pass]
         soft = logits(backbone, adapter, head, replayed[index]).softmax(1)
         return (soft - wanted[index]).square().sum(1).mean()
 
-    return train(backbone, old_adapter, head, lesson, settings, rng, imitate, progress)
+    return train(backbone, old_adapter, head, lesson, settings, imitate, progress, checkpoint)
 
 
 @torch.no_grad()
@@ -69,8 +76,3 @@ def _soft_targets(
     wanted = soft.new_zeros(len(soft), len(head.weight))
     wanted[:, head.targets(old_head.classes).to(wanted.device)] = soft
     return wanted
-
-
-def _endless(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    while True:
-        yield from shuffled(count, size, rng)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from remembering import typed
 from remembering.adapters import Adapter
+from remembering.checkpoint import Checkpoint, training_key
 from remembering.encoding import encode_task
 from remembering.fusion import fuse
 from remembering.heads import Head
@@ -21,6 +21,7 @@ from remembering.images import ImageSequence
 from remembering.memory import Memory, herd
 from remembering.progress import SILENT, Progress
 from remembering.routers import Expert
+from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
 from remembering.training import Lesson, train
 
@@ -41,14 +42,21 @@ class Learned:
     """The old adapter that the new one replaces, if the capacity was reached."""
 
 
-def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT) -> Learned:
+def learn(
+    model: RememberingTransformer,
+    task: Task,
+    progress: Progress = SILENT,
+    checkpoint: Checkpoint | None = None,
+) -> Learned:
     """Learn one task (Algorithm 1, the body of its loop)."""
     task.check_learnable()
     settings, backbone, router = model.settings, model.backbone, model.router
-    rng = task_generator(settings.seed, model.next_number)
+    number = model.next_number
+    rng = generator(settings.seed, "task", number)
 
     with progress.track(f"reading {task.name}", len(task)) as step:
         encoded = encode_task(backbone, router, settings.first_layer, task.images, step)
+    key = training_key(typed.write(settings), number, encoded.features, task.targets)
 
     # Lines 2-5: a generative model of this task.
     expert = router.fit(encoded.features, rng)
@@ -64,8 +72,8 @@ def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT
         # Lines 21-23: a new adapter for this task alone.
         adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
         head = _new_head(model, task.classes)
-        lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
-        adapter, head = train(backbone, adapter, head, lesson, settings, rng, progress=progress)
+        lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
+        adapter, head = train(backbone, adapter, head, lesson, settings, None, progress, checkpoint)
         return Learned(expert, adapter, head, memory, absorbed=None)
 
     # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
@@ -74,28 +82,15 @@ def learn(model: RememberingTransformer, task: Task, progress: Progress = SILENT
 
     # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
     served = [record for record in model.tasks if record.adapter == absorbed]
-    old_head = model.heads[absorbed]
+    old_adapter, old_head = model.adapters[absorbed], model.heads[absorbed]
+    memories = [model.memories[record.number] for record in served]
     head = _extended_head(model, old_head, task.classes)
-    lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name)
+    lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
     adapter, head = fuse(
-        backbone,
-        model.adapters[absorbed],
-        old_head,
-        head,
-        lesson,
-        [model.memories[record.number] for record in served],
-        settings,
-        rng,
-        progress,
+        backbone, old_adapter, old_head, head, lesson, memories, settings, progress, checkpoint
     )
     # Line 19, Gate(e*) <- t, is the model's when it takes this over.
     return Learned(expert, adapter, head, memory, absorbed)
-
-
-def task_generator(seed: int, number: int) -> torch.Generator:
-    """Random numbers for one task: the same whatever was drawn for other tasks before."""
-    state = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state) % 2**63)
 
 
 def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from remembering.adapters import AdapterBank
 from remembering.backbone import BUNDLED, Backbone
+from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches, encode
 from remembering.errors import RememberingError
@@ -113,8 +114,14 @@ class RememberingTransformer:
         """Whether routing adds no second run of any layer."""
         return self.settings.router.layers[-1] <= self.settings.first_layer
 
-    def learn(self, task: Task, progress: Progress = SILENT) -> TaskRecord:
-        """Learn a task. If it fails for any reason, the model is as it was before."""
+    def learn(
+        self, task: Task, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
+    ) -> TaskRecord:
+        """Learn a task. If it fails for any reason, the model is as it was before.
+
+        With a `checkpoint`, a process that dies within the task leaves its progress there, and
+        the next call for the same task goes on from it.
+        """
         if any(record.name == task.name for record in self.tasks):
             raise RememberingError(
                 f"a task named '{task.name}' is already learned; give another name"
@@ -125,7 +132,7 @@ class RememberingTransformer:
                 f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the model "
                 f"knows {type(known[0]).__name__} labels; use one kind"
             )
-        return self._take_over(task, learn(self, task, progress))
+        return self._take_over(task, learn(self, task, progress, checkpoint))
 
     def _take_over(self, task: Task, learned: Learned) -> TaskRecord:
         number = self.next_number

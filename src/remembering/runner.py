@@ -26,6 +26,8 @@ from remembering import __version__, typed
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.base import accuracy
+from remembering.checkpoint import NAME as PROGRESS
+from remembering.checkpoint import Checkpoint
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import Evaluator, Score, TaskScore
@@ -75,6 +77,7 @@ def run(
     variant: str | None = None,
     small: bool = False,
     resume: bool = False,
+    save_steps: int = 0,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Run one experiment with one seed into a folder of its own; returns results.json.
@@ -97,6 +100,7 @@ def run(
         model = RememberingTransformer.load(out / MODEL)
     else:
         model = RememberingTransformer(backbone, settings)
+    checkpoint = Checkpoint(out / PROGRESS, save_steps)
     if len(done.scores) > len(model.tasks):
         raise RememberingError(f"{out / SCORES} is ahead of {out / MODEL}; start the run anew")
 
@@ -105,8 +109,9 @@ def run(
             continue
         started = time.perf_counter()
         if number == len(model.tasks):
-            model.learn(data.train, progress)
+            model.learn(data.train, progress, checkpoint)
             model.save(out / MODEL)
+        checkpoint.remove()
         seconds = time.perf_counter() - started
         done.scores.append(evaluator.score(model, stream.tasks, progress))
         done.seconds.append(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +12,16 @@ from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
+from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
 from remembering.encoding import Prefix
 from remembering.errors import RememberingError
 from remembering.heads import Head
 from remembering.progress import SILENT, Progress
+from remembering.seeding import permutation
 
-ReplayLoss = Callable[[Adapter, Head], Tensor]
-"""What a training step adds for the past; called once a step with the adapter under training."""
+ReplayLoss = Callable[[Adapter, Head, int], Tensor]
+"""What step i adds for the past, given the adapter and head under training and i."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Lesson:
     prefix: Prefix
     targets: Tensor
     name: str
+    number: int
+    """Of the task: with the seed it decides the order of the images."""
+    key: str = ""
+    """What stands for this training in a checkpoint."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -46,9 +52,9 @@ def train(
     head: Head,
     lesson: Lesson,
     settings: Settings,
-    rng: torch.Generator,
     replay: ReplayLoss | None = None,
     progress: Progress = SILENT,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Adapter, Head]:
     """Minimise ℓ_CE, or α ℓ_CE + (1 − α) ℓ_replay, with AdamW; the arguments are left as they are.
 
@@ -66,14 +72,19 @@ def train(
     optimizer = torch.optim.AdamW(
         parameters, lr=settings.lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay
     )
+    per_epoch = math.ceil(len(lesson) / settings.batch_size)
+    done = checkpoint.read(lesson.key, parameters, optimizer) if checkpoint else 0
     with progress.track(f"learning {lesson.name}", settings.epochs * len(lesson)) as step:
-        for epoch in range(settings.epochs):
-            for index in shuffled(len(lesson), settings.batch_size, rng):
+        for epoch in range(done // per_epoch, settings.epochs):
+            batches = shuffled(len(lesson), settings, lesson.number, epoch)
+            for i, index in enumerate(batches, start=epoch * per_epoch):
+                if i < done:
+                    continue
                 outputs = logits(backbone, adapter, head, lesson.prefix[index])
                 targets = lesson.targets[index].to(outputs.device)
                 loss = F.cross_entropy(outputs, targets)
                 if replay is not None:
-                    loss = settings.alpha * loss + (1 - settings.alpha) * replay(adapter, head)
+                    loss = settings.alpha * loss + (1 - settings.alpha) * replay(adapter, head, i)
                 value = loss.item()
                 if not math.isfinite(value):
                     raise RememberingError(
@@ -84,10 +95,16 @@ def train(
                 loss.backward()
                 optimizer.step()
                 step(len(index), f"loss {value:.3f}")
+                if checkpoint and checkpoint.due(i + 1, per_epoch):
+                    checkpoint.write(lesson.key, i + 1, parameters, optimizer)
     trained = head.with_tensors(head.weight.detach(), head.bias.detach()) if head.trained else head
     return adapter.frozen(), trained
 
 
-def shuffled(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """One epoch of positions in random order."""
-    return iter(torch.randperm(count, generator=rng).split(size))
+def shuffled(
+    count: int, settings: Settings, number: int, epoch: int, what: str = "task"
+) -> tuple[Tensor, ...]:
+    """The batches of one epoch, in an order fixed by the seed, the task and the epoch."""
+    order = permutation(count, settings.seed, what, number, epoch)
+    batches: tuple[Tensor, ...] = order.split(settings.batch_size)
+    return batches

@@ -20,10 +20,10 @@ def test_every_table_stands_below_its_command(write_run: WriteRun) -> None:
     lines = text.splitlines()
     assert lines[0] == "<!-- Written by `make results`; do not edit by hand. -->"
     assert lines[2:5] == ["# Results", "", "Hello."]
-    at = lines.index("remember run cifar10-5 --small --seeds 0 1")
+    at = lines.index("remember run cifar10-5 --small --seeds 0,1")
     assert lines[at - 1 : at + 3] == [
         "```sh",
-        "remember run cifar10-5 --small --seeds 0 1",
+        "remember run cifar10-5 --small --seeds 0,1",
         "```",
         "",
     ]

@@ -83,7 +83,7 @@ def test_page_tells_everything(page: str) -> None:
         "seed = 1",
         "capacity = 3",
         "2.8.0",
-        "remember run cifar10-5 --small --seeds 0 1",
+        "remember run cifar10-5 --small --seeds 0,1",
         "remember run long --small --seeds 0",
         "FeTrIL",
     ):

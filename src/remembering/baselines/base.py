@@ -15,6 +15,7 @@ from remembering.evaluation.footprint import Footprint
 from remembering.heads import Head
 from remembering.images import ImageSequence
 from remembering.progress import SILENT, Progress
+from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
 from remembering.training import logits
 
@@ -56,8 +57,8 @@ class SingleAdapter(Baseline):
     def start_anew(self) -> None:
         """Know nothing."""
         settings = self.settings
-        self.rng = torch.Generator().manual_seed(settings.seed)
-        self.adapter = Adapter.new(self.backbone, settings.rank, settings.first_layer, self.rng)
+        rng = generator(settings.seed, "baseline")
+        self.adapter = Adapter.new(self.backbone, settings.rank, settings.first_layer, rng)
         self.head = Head.linear((), self.backbone)
 
     def predict(self, images: ImageSequence) -> list[Label]:

@@ -49,14 +49,8 @@ class Joint(SingleAdapter):
         labels = [label for task in self.tasks for label in task.labels]
         prefix = Prefix(self.backbone, images, self.settings.first_layer).keep()
         head = self.head.extended(list(dict.fromkeys(labels)))
-        lesson = Lesson(prefix, head.targets(labels), "everything (joint training)")
+        lesson = Lesson(prefix, head.targets(labels), "everything (joint training)", number=0)
         self.adapter, self.head = train(
-            self.backbone,
-            self.adapter,
-            head,
-            lesson,
-            self.settings,
-            self.rng,
-            progress=self.progress,
+            self.backbone, self.adapter, head, lesson, self.settings, progress=self.progress
         )
         self.stale = False

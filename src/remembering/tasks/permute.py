@@ -7,8 +7,9 @@ from torch import Tensor
 
 from remembering.errors import RememberingError
 from remembering.images import Subset
+from remembering.seeding import permutation
 from remembering.tasks.sources.base import LabelledImages, Source
-from remembering.tasks.stream import Stream, TaskData, as_task, permutation
+from remembering.tasks.stream import Stream, TaskData, as_task
 
 
 class PermutedImages(Subset):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from remembering.errors import RememberingError
+from remembering.seeding import permutation
 from remembering.tasks.sources.base import Source
-from remembering.tasks.stream import Stream, TaskData, as_task, distinct, permutation, shuffled
+from remembering.tasks.stream import Stream, TaskData, as_task, distinct, shuffled
 from remembering.tasks.task import Label
 
 SHOWN = 3

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
+from remembering.seeding import permutation
 from remembering.tasks.sources.base import LabelledImages, Source
 from remembering.tasks.task import Label, Task
 
@@ -48,18 +47,6 @@ class Stream:
             raise RememberingError(
                 f"stream '{self.name}' has two tasks named '{twice}'; give each its own name"
             )
-
-
-def permutation(size: int, seed: int, *purpose: str | int) -> Tensor:
-    """A random order of `size` things, fixed by the seed and by what it is for.
-
-    Each purpose draws from numbers of its own: how many images are taken never changes which
-    classes come together, and the other way round.
-    """
-    if seed < 0:
-        raise RememberingError(f"the seed is {seed}; give a whole number that is not negative")
-    key = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in purpose]
-    return torch.from_numpy(np.random.default_rng([seed, *key]).permutation(size))
 
 
 def shuffled(data: LabelledImages, seed: int, *purpose: str | int) -> LabelledImages:

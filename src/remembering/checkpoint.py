@@ -1,0 +1,86 @@
+"""A task half learned, on disk: training goes on from there with the same bits.
+
+The order of the images and the replayed batches depend only on the seed, the task and the step (see
+seeding.py), so the parameters, the optimiser's state and the step are all that has to be kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from remembering.files import sha256, write_atomic
+
+NAME = "progress.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the progress of the task under way is kept.
+
+    Attributes:
+        path: the file; removed when its task is done.
+        steps: save after so many steps, beside after each epoch; 0 is after epochs only.
+    """
+
+    path: Path
+    steps: int = 0
+
+    def due(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether to save after `step` steps."""
+        return step % steps_per_epoch == 0 or bool(self.steps and step % self.steps == 0)
+
+    def write(
+        self, key: str, step: int, parameters: list[Tensor], optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Keep the state after `step` steps of the training that `key` stands for."""
+        tensors = {f"parameter.{i}": p.detach().cpu() for i, p in enumerate(parameters)}
+        for i, state in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{name}": value.cpu() for name, value in state.items()}
+        metadata = {"key": key, "step": str(step)}
+        write_atomic(self.path, save(tensors, metadata=metadata))
+
+    def read(self, key: str, parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> int:
+        """Put back the state of the training that `key` stands for; returns the steps done.
+
+        A file of another training, or one that cannot be read, counts as none: the task is then
+        learned from its beginning, which ends with the same bits.
+        """
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata()
+                if metadata.get("key") != key:
+                    return 0
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError):
+            return 0
+        with torch.no_grad():
+            for i, parameter in enumerate(parameters):
+                parameter.copy_(tensors[f"parameter.{i}"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, i, kind = name.split(".")
+                state.setdefault(int(i), {})[kind] = value
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return int(metadata["step"])
+
+    def remove(self) -> None:
+        """The task is done, or is to be begun anew."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def training_key(settings: dict[str, Any], number: int, features: Tensor, targets: Tensor) -> str:
+    """What a training depends on: settings, which task, its images (as the router sees them)."""
+    digest = sha256(features.cpu().numpy().tobytes() + targets.cpu().numpy().tobytes())
+    return sha256(json.dumps([settings, number, digest], sort_keys=True).encode())

@@ -69,6 +69,19 @@ def test_learn_extends_a_model(
         assert word in out
 
 
+def test_verify_and_forget(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = class_folder(tmp_path / "birds", ("crow", "duck"), seed=1)
+    assert main(["learn", str(model), str(more)]) == 0
+    assert main(["inspect", str(model), "--verify"]) == 0
+    assert "files are as they were saved" in capsys.readouterr().out
+    assert main(["forget", str(model), "pets"]) == 0
+    assert "forgot 'pets'" in capsys.readouterr().out
+    fails(["forget", model, "pets"], capsys, "no task 'pets'", "'birds'")
+    weights = next(model.rglob("adapter_model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    fails(["inspect", model, "--verify"], capsys, "adapter_model.safetensors", "SHA-256")
+
+
 def test_predict_prints_a_table_json_and_csv(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -323,6 +323,41 @@ class TestWrongInputLeavesNoTrace:
         assert len(model.tasks) == 2
 
 
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Backbone) -> None:
+    model = learned(backbone, 4, capacity=capacity, memory=4)
+    before = tensors(model)
+    record = model.tasks[1]
+    others = {other.name: other for other in model.tasks if other is not record}
+    shared = [other.name for other in others.values() if other.adapter == record.adapter]
+    images = make_task(3).images
+    answers = model.answer(images, torch.full((12,), 3))
+    classes = model.classes
+    gone = model.forget("task 1")
+    assert gone.task == record
+    assert gone.shared_with == tuple(shared)
+    assert gone.replay_images == (4 if capacity else 0)
+    assert {other.name: other for other in model.tasks} == others
+    assert (record.adapter in model.adapters) == bool(shared)
+    after = tensors(model)
+    assert after.keys() < before.keys()
+    assert all(torch.equal(before[key], value) for key, value in after.items())
+    columns = [classes.index(label) for label in model.classes]
+    torch.testing.assert_close(model.answer(images, torch.full((12,), 3)), answers[:, columns])
+    assert model.predict(images).errors.shape == (12, 3)
+    model.learn(make_task(1, ("a1", "b1")))
+    with pytest.raises(RememberingError, match=r"no task 'x'.*'task 0'"):
+        model.forget("x")
+
+
+def test_forgetting_frees_outputs_of_the_frozen_head(checkpoints: dict[str, Any]) -> None:
+    model = learned(Backbone.load(checkpoints["vit-classifier"]), 5, head="frozen")
+    model.forget("task 1")
+    model.learn(make_task(7, ("x", "y")))
+    columns = [column for head in model.heads.values() for column in head.columns.tolist()]
+    assert sorted(columns) == list(range(10))
+
+
 def test_nothing_learned_nothing_answered(backbone: Backbone) -> None:
     model = RememberingTransformer.from_backbone(backbone)
     with pytest.raises(RememberingError, match="learned no task yet"):

@@ -171,6 +171,38 @@ def test_another_backbone_is_refused(folder: Path, checkpoints: dict[str, Path])
         RememberingTransformer.load(folder, checkpoints["vit-classifier"])
 
 
+def test_what_is_intact_can_be_loaded(backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 3)
+    model.save(tmp_path)
+    assert store.verify(tmp_path) == []
+    broken = next((tmp_path / "heads").glob("0001-*"))
+    broken.write_bytes(broken.read_bytes()[:-1])
+    assert [str(broken) in problem for problem in store.verify(tmp_path)] == [True]
+    with pytest.raises(RememberingError, match="SHA-256"):
+        RememberingTransformer.load(tmp_path)
+    rest = RememberingTransformer.load(tmp_path, intact_only=True)
+    assert [record.number for record in rest.tasks] == [0, 2]
+    images = make_task(2).images
+    wanted = model.answer(images, torch.full((12,), 2))
+    columns = [model.classes.index(label) for label in rest.classes]
+    torch.testing.assert_close(rest.answer(images, torch.full((12,), 2)), wanted[:, columns])
+
+
+def test_a_reader_meets_a_writer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the state that a reader has begun with are removed while it reads."""
+    model = RememberingTransformer.load(folder)
+    model.learn(make_task(5, ("x", "y")))
+    real = store._assemble
+
+    def late(*arguments: Any) -> RememberingTransformer:
+        monkeypatch.setattr(store, "_assemble", real)
+        model.save(folder)  # absorbs an adapter, so files go away
+        return real(*arguments)
+
+    monkeypatch.setattr(store, "_assemble", late)
+    assert len(RememberingTransformer.load(folder).tasks) == 4
+
+
 def test_saving_over_other_things_is_refused(backbone: Backbone, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"")
     with pytest.raises(RememberingError, match="holds no model"):

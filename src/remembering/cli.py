@@ -1,4 +1,4 @@
-"""remember demo | run | learn | predict | inspect | report
+"""remember demo | run | learn | predict | inspect | forget | report
 
 Only this file's light imports run before `--help` answers; each command imports what it needs.
 """
@@ -62,6 +62,10 @@ class Learn:
     """For a new model: bundled, a folder in hub layout, or a hub name."""
     image_size: int | None = None
     """For a new model: input size, if not the checkpoint's own."""
+    resume: bool = False
+    """Go on with this task where a process that died had left it."""
+    save_steps: int = 0
+    """Save progress after so many steps, beside after each epoch."""
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
 
 
@@ -89,8 +93,22 @@ class Inspect:
 
     model_dir: tyro.conf.Positional[Path]
     """Folder of the model."""
+    verify: bool = False
+    """Check every file against the manifest instead."""
     json: bool = False
     """Print JSON."""
+    backbone: str | None = None
+    """Where the model's backbone is now, if it moved."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Remove a task from a model, with its replay images, and its adapter unless shared."""
+
+    model_dir: tyro.conf.Positional[Path]
+    """Folder of the model."""
+    task: tyro.conf.Positional[str]
+    """Name of the task."""
     backbone: str | None = None
     """Where the model's backbone is now, if it moved."""
 
@@ -248,25 +266,37 @@ def _seeds(command: Run) -> list[int]:
 
 
 def _learn(command: Learn) -> int:
+    from remembering.checkpoint import NAME, Checkpoint
+    from remembering.files import in_use
+    from remembering.lock import only_writer
     from remembering.model import RememberingTransformer
     from remembering.store import is_model
     from remembering.tasks.task import Task
     from remembering.terminal import TerminalProgress
 
     task = Task.from_folder(command.folder, command.name)
-    if is_model(command.model_dir):
-        model = RememberingTransformer.load(command.model_dir)
-        model.settings = _changed_settings(model.settings, command.settings)
-    else:
-        if command.model_dir.exists() and any(command.model_dir.iterdir()):
-            raise RememberingError(
-                f"{command.model_dir} is not empty and holds no model; give a new folder"
+    with only_writer(command.model_dir):
+        if is_model(command.model_dir):
+            model = RememberingTransformer.load(command.model_dir)
+            model.settings = _changed_settings(model.settings, command.settings)
+        else:
+            if in_use(command.model_dir):
+                raise RememberingError(
+                    f"{command.model_dir} is not empty and holds no model; give a new folder"
+                )
+            model = RememberingTransformer.from_backbone(
+                command.backbone, command.settings, command.image_size
             )
-        model = RememberingTransformer.from_backbone(
-            command.backbone, command.settings, command.image_size
-        )
-    record = model.learn(task, TerminalProgress())
-    model.save(command.model_dir)
+        checkpoint = Checkpoint(command.model_dir / NAME, command.save_steps)
+        if not command.resume:
+            checkpoint.remove()
+        try:
+            record = model.learn(task, TerminalProgress(), checkpoint)
+        except RememberingError:
+            checkpoint.remove()
+            raise
+        model.save(command.model_dir)
+        checkpoint.remove()
     print(
         f"learned '{record.name}': {len(record.classes)} classes, {record.images} images, "
         f"adapter {record.adapter}; {len(model.tasks)} tasks and {len(model.adapters)} adapters "
@@ -303,9 +333,35 @@ def _predict(command: Predict) -> int:
 
 
 def _inspect(command: Inspect) -> int:
+    if command.verify:
+        from remembering.store import read_manifest, verify
+
+        problems = verify(command.model_dir)
+        for problem in problems:
+            print(f"error: {problem}", file=sys.stderr)
+        if not problems:
+            print(f"{len(read_manifest(command.model_dir).files)} files are as they were saved")
+        return 1 if problems else 0
     from remembering.inspecting import inspect
 
     inspect(command.model_dir, command.json, command.backbone)
+    return 0
+
+
+def _forget(command: Forget) -> int:
+    from remembering.lock import only_writer
+    from remembering.model import RememberingTransformer
+
+    with only_writer(command.model_dir):
+        model = RememberingTransformer.load(command.model_dir, command.backbone)
+        gone = model.forget(command.task)
+        model.save(command.model_dir)
+    adapter = f"adapter {gone.task.adapter}"
+    kept = f"; {adapter} stays, because {', '.join(gone.shared_with)} needs it"
+    print(
+        f"forgot '{gone.task.name}': its generative model, {gone.replay_images} replay images"
+        + (kept if gone.shared_with else f" and {adapter}")
+    )
     return 0
 
 
@@ -354,6 +410,7 @@ _COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
     "learn": (Learn, _learn),
     "predict": (Predict, _predict),
     "inspect": (Inspect, _inspect),
+    "forget": (Forget, _forget),
     "report": (Report, _report),
 }
 

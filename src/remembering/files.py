@@ -41,6 +41,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a folder holds anything but a lock and the progress of an unfinished task."""
+    passing = {".lock", "progress.safetensors"}
+    return folder.is_dir() and any(path.name not in passing for path in folder.iterdir())
+
+
 def sha256(data: bytes) -> str:
     """Hexadecimal SHA-256."""
     return hashlib.sha256(data).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,16 @@ class TaskRecord:
     images: int
     adapter: int
     """Gate: the adapter that answers for this task."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was removed with a task."""
+
+    task: TaskRecord
+    shared_with: tuple[str, ...]
+    """Tasks that need its adapter, which therefore stays; without any it was removed."""
+    replay_images: int
 
 
 @dataclass(frozen=True)
@@ -154,6 +165,25 @@ class RememberingTransformer:
         self._heads = None
         return record
 
+    def forget(self, name: str) -> Forgotten:
+        """Remove a task: its generative model, its replay images, and its adapter unless shared.
+
+        Nothing that the other tasks need is touched. A shared adapter keeps what it knows of the
+        forgotten classes, because others' knowledge is in the same numbers.
+        """
+        record = next((record for record in self.tasks if record.name == name), None)
+        if record is None:
+            known = ", ".join(f"'{record.name}'" for record in self.tasks) or "none"
+            raise RememberingError(f"there is no task '{name}' to forget; the tasks are {known}")
+        self.tasks.remove(record)
+        self.router.remove(record.number)
+        memory = self.memories.pop(record.number, None)
+        shared = [other.name for other in self.tasks if other.adapter == record.adapter]
+        if not shared:
+            del self.adapters[record.adapter], self.heads[record.adapter]
+        self._heads = None
+        return Forgotten(record, tuple(shared), len(memory.labels) if memory else 0)
+
     def predict(
         self, images: Any, groups: Sequence[Any] | None = None, progress: Progress = SILENT
     ) -> Prediction:
@@ -225,10 +255,14 @@ class RememberingTransformer:
         return torch.cat(parts)[:, head.columns].cpu()
 
     def frozen_columns(self, classes: Sequence[Label]) -> list[int]:
-        """Outputs of the checkpoint's classifier for labels, in the order they were first seen."""
-        seen = dict.fromkeys(label for record in self.tasks for label in record.classes)
-        order = list(dict.fromkeys([*seen, *classes]))
-        return [order.index(label) for label in classes]
+        """Outputs of the checkpoint's classifier for labels: those they have, or the next free."""
+        taken = {
+            label: column
+            for head in self.heads.values()
+            for label, column in zip(head.classes, head.columns.tolist(), strict=True)
+        }
+        free = (column for column in itertools.count() if column not in set(taken.values()))
+        return [taken[label] if label in taken else next(free) for label in classes]
 
     def footprint(self) -> Footprint:
         """What must be kept, counted."""
@@ -246,11 +280,19 @@ class RememberingTransformer:
         save(self, Path(folder))
 
     @classmethod
-    def load(cls, folder: str | Path, backbone: str | Path | None = None) -> RememberingTransformer:
-        """Read a model that was saved; `backbone` says where its backbone is now, if it moved."""
+    def load(
+        cls, folder: str | Path, backbone: str | Path | None = None, intact_only: bool = False
+    ) -> RememberingTransformer:
+        """Read a model that was saved, while others may be writing to the folder.
+
+        Args:
+            folder: what `save` was given.
+            backbone: where the model's backbone is now, if it moved.
+            intact_only: leave out the tasks whose files are damaged, instead of refusing.
+        """
         from remembering.store import load
 
-        return load(Path(folder), backbone)
+        return load(Path(folder), backbone, intact_only)
 
     def _require_tasks(self) -> None:
         if not self.tasks:

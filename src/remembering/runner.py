@@ -5,6 +5,7 @@ OUT/
   model/          the model (see store.py)
   scores.json     standing after each task so far; what --resume goes on from
   results.json    the outcome (report/results.schema.json)
+  progress.safetensors    the task under way; gone when it is learned
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import Evaluator, Score, TaskScore
 from remembering.experiments import Experiment
-from remembering.files import write_atomic
+from remembering.files import in_use, write_atomic
+from remembering.lock import only_writer
 from remembering.model import RememberingTransformer
 from remembering.progress import SILENT, Progress
 from remembering.report.published import published_for
@@ -94,16 +96,39 @@ def run(
                 f"there is no baseline '{baseline}'; known are {', '.join(BASELINES)}"
             )
     evaluator = Evaluator(experiment.units)
-    _open(out, experiment, resume)
-    done = _Done.read(out / SCORES)
-    if is_model(out / MODEL):
-        model = RememberingTransformer.load(out / MODEL)
-    else:
-        model = RememberingTransformer(backbone, settings)
-    checkpoint = Checkpoint(out / PROGRESS, save_steps)
-    if len(done.scores) > len(model.tasks):
-        raise RememberingError(f"{out / SCORES} is ahead of {out / MODEL}; start the run anew")
+    with only_writer(out):
+        _open(out, experiment, resume)
+        done = _Done.read(out / SCORES)
+        if is_model(out / MODEL):
+            model = RememberingTransformer.load(out / MODEL)
+        else:
+            model = RememberingTransformer(backbone, settings)
+        if len(done.scores) > len(model.tasks):
+            raise RememberingError(f"{out / SCORES} is ahead of {out / MODEL}; start anew")
+        _learn_stream(model, stream, evaluator, done, out, save_steps, progress)
+        for baseline in experiment.baselines:
+            if baseline not in done.baselines:
+                learner = BASELINES[baseline](backbone, settings)
+                done.baselines[baseline] = _run_baseline(learner, stream, progress)
+                done.write(out / SCORES)
+        results = _results(name, experiment, variant, small, stream, model, done)
+        text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+        write_atomic(out / RESULTS, text.encode())
+    return results
 
+
+def _learn_stream(
+    model: RememberingTransformer,
+    stream: Stream,
+    evaluator: Evaluator,
+    done: _Done,
+    out: Path,
+    save_steps: int,
+    progress: Progress,
+) -> None:
+    """Learn and score the tasks that are not done yet; a kill at any moment loses no more than
+    what came after the last save within the task."""
+    checkpoint = Checkpoint(out / PROGRESS, save_steps)
     for number, data in enumerate(stream.tasks):
         if number < len(done.scores):
             continue
@@ -116,16 +141,6 @@ def run(
         done.scores.append(evaluator.score(model, stream.tasks, progress))
         done.seconds.append(seconds)
         done.write(out / SCORES)
-
-    for baseline in experiment.baselines:
-        if baseline not in done.baselines:
-            learner = BASELINES[baseline](backbone, settings)
-            done.baselines[baseline] = _run_baseline(learner, stream, progress)
-            done.write(out / SCORES)
-
-    results = _results(name, experiment, variant, small, stream, model, done)
-    write_atomic(out / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
-    return results
 
 
 def make_stream(experiment: Experiment) -> Stream:
@@ -167,7 +182,7 @@ def _open(out: Path, experiment: Experiment, resume: bool) -> None:
                 f"{out} holds a run with other settings ({CONFIG} differs); give another --out"
             )
         return
-    if out.is_dir() and any(out.iterdir()):
+    if in_use(out):
         raise RememberingError(f"{out} is not empty and holds no run; give another --out")
     write_atomic(out / CONFIG, tomli_w.dumps(typed.write(experiment)).encode())
 

@@ -33,7 +33,7 @@ from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, from_peft, to_peft
 from remembering.backbone import Backbone
 from remembering.config import Settings
 from remembering.errors import RememberingError
-from remembering.files import sha256, write_atomic
+from remembering.files import in_use, sha256, write_atomic
 from remembering.heads import Head
 from remembering.memory import Memory
 
@@ -145,11 +145,67 @@ def save(model: RememberingTransformer, folder: Path) -> None:
     _remove_unnamed(folder, set(files))
 
 
-def load(folder: Path, backbone: str | Path | None = None) -> RememberingTransformer:
-    """Read the model in `folder`, checking every file against the manifest."""
+def load(
+    folder: Path, backbone: str | Path | None = None, intact_only: bool = False
+) -> RememberingTransformer:
+    """Read the model in `folder`, checking every file against the manifest.
+
+    A writer may replace the manifest and remove what it no longer names while this reads; then
+    this reads again.
+    """
+    while True:
+        manifest = read_manifest(folder)
+        try:
+            return _assemble(
+                folder, _intact(folder, manifest) if intact_only else manifest, backbone
+            )
+        except RememberingError:
+            if read_manifest(folder) == manifest:
+                raise
+
+
+def verify(folder: Path) -> list[str]:
+    """What is wrong with the files of a model, a sentence each; empty if all is well."""
+    manifest = read_manifest(folder)
+    return list(_damage(folder, manifest).values())
+
+
+def _damage(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """The files that are not what was saved, and why."""
+    wrong = {}
+    for name in manifest.files:
+        try:
+            _checked(folder, name, manifest)
+        except RememberingError as error:
+            wrong[name] = str(error)
+    return wrong
+
+
+def _intact(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest without the tasks that need a damaged file."""
+    wrong = _damage(folder, manifest)
+
+    def whole(*names: str | None) -> bool:
+        return not any(
+            name and (w == name or w.startswith(f"{name}/")) for name in names for w in wrong
+        )
+
+    adapters = {n: e for n, e in manifest.adapters.items() if whole(e.folder, e.head)}
+    tasks = tuple(
+        task
+        for task in manifest.tasks
+        if str(task.adapter) in adapters and whole(task.expert, task.memory)
+    )
+    served = {str(task.adapter) for task in tasks}
+    adapters = {number: entry for number, entry in adapters.items() if number in served}
+    return dataclasses.replace(manifest, tasks=tasks, adapters=adapters)
+
+
+def _assemble(
+    folder: Path, manifest: Manifest, backbone: str | Path | None
+) -> RememberingTransformer:
     from remembering.model import RememberingTransformer, TaskRecord
 
-    manifest = read_manifest(folder)
     reference = manifest.backbone
     loaded = Backbone.load(backbone or reference.name, reference.image_size)
     if loaded.fingerprint() != reference.fingerprint:
@@ -210,7 +266,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _check_target(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise RememberingError(f"{folder} is a file; give a folder for the model")
-    if folder.is_dir() and any(folder.iterdir()):
+    if in_use(folder):
         read_manifest(folder)  # refuses other folders, and models of another version
 
 

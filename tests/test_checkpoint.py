@@ -1,0 +1,74 @@
+"""Training that stops half-way goes on with the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task
+from test_model import FAST, learned, tensors
+
+from remembering.backbone import Backbone
+from remembering.checkpoint import Checkpoint
+from remembering.model import RememberingTransformer
+
+
+class DiedError(Exception):
+    """As if the process had died."""
+
+
+class Dying(Checkpoint):
+    """Saves so many times, and then the process is gone."""
+
+    def write(self, *arguments: Any) -> None:
+        super().write(*arguments)
+        if int(self.path.with_suffix(".left").read_text()) == 0:
+            raise DiedError
+        left = int(self.path.with_suffix(".left").read_text())
+        self.path.with_suffix(".left").write_text(str(left - 1))
+
+
+@pytest.mark.parametrize("capacity", [None, 1])
+@pytest.mark.parametrize("saves", range(5))
+def test_goes_on_with_the_same_bits(
+    saves: int, capacity: int | None, backbone: Backbone, tmp_path: Path
+) -> None:
+    changes = {"capacity": capacity, "memory": 5}
+    whole = learned(backbone, 2, **changes)
+    cut = learned(backbone, 1, **changes)
+    path = tmp_path / "progress.safetensors"
+    path.with_suffix(".left").write_text(str(saves))
+    task = make_task(1, ("a1", "b1"))
+    with pytest.raises(DiedError):
+        cut.learn(task, checkpoint=Dying(path, steps=1))
+    assert path.exists()
+    again = learned(backbone, 1, **changes)
+    again.learn(task, checkpoint=Checkpoint(path, steps=1))
+    one, two = tensors(whole), tensors(again)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_progress_of_another_task_is_not_taken_over(backbone: Backbone, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "progress.safetensors")
+    learned(backbone, 1).learn(make_task(1, ("a1", "b1")), checkpoint=checkpoint)
+    assert checkpoint.path.exists()
+    plain, other = learned(backbone, 1), learned(backbone, 1)
+    plain.learn(make_task(2, ("x", "y")))
+    other.learn(make_task(2, ("x", "y")), checkpoint=checkpoint)
+    one, two = tensors(plain), tensors(other)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize("damage", [b"", b"nothing", None])
+def test_a_damaged_file_counts_as_none(
+    damage: bytes | None, backbone: Backbone, tmp_path: Path
+) -> None:
+    path = tmp_path / "progress.safetensors"
+    if damage is not None:
+        path.write_bytes(damage)
+    model = RememberingTransformer.from_backbone(backbone, **FAST)
+    model.learn(make_task(0), checkpoint=Checkpoint(path))
+    assert len(model.tasks) == 1

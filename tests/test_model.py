@@ -343,7 +343,7 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     assert after.keys() < before.keys()
     assert all(torch.equal(before[key], value) for key, value in after.items())
     columns = [classes.index(label) for label in model.classes]
-    torch.testing.assert_close(model.answer(images, torch.full((12,), 3)), answers[:, columns])
+    assert torch.equal(model.answer(images, torch.full((12,), 3)), answers[:, columns])
     assert model.predict(images).errors.shape == (12, 3)
     model.learn(make_task(1, ("a1", "b1")))
     with pytest.raises(RememberingError, match=r"no task 'x'.*'task 0'"):

@@ -91,20 +91,22 @@ class Heads:
         self._any = next(iter(heads.values()))
         device = self._any.weight.device
         rows = [(head.weight[head.columns], head.bias[head.columns]) for head in heads.values()]
-        self._weight = torch.cat([weight for weight, _ in rows])
-        self._bias = torch.cat([bias for _, bias in rows])
+        self._weight = torch.cat([weight for weight, _ in rows]).double()
+        self._bias = torch.cat([bias for _, bias in rows]).double()
         owners = [n for n, head in heads.items() for _ in head.classes]
         classes = [position[label] for head in heads.values() for label in head.classes]
         self._owner = torch.tensor(owners, device=device)
         self._class = torch.tensor(classes, device=device)
 
-    def logits(self, backbone: Backbone, tokens: Tensor) -> Tensor:
-        """Outputs of every head for the last state: (n, all heads' classes)."""
-        return F.linear(self._any.features(backbone, tokens), self._weight, self._bias)
-
     def probabilities(self, backbone: Backbone, tokens: Tensor, adapters: Tensor) -> Tensor:
-        """Softmax over the classes of each sample's own adapter: (n, len(classes)), 0 elsewhere."""
-        logits = self.logits(backbone, tokens)
+        """Softmax over the classes of each sample's own adapter: (n, len(classes)), 0 elsewhere.
+
+        In float64: how a product is rounded depends on its width, and an answer must not change
+        when a task that has nothing to do with it is learned or forgotten.
+        """
+        features = self._any.features(backbone, tokens).double()
+        logits = F.linear(features, self._weight, self._bias)
         foreign = self._owner != adapters.to(logits.device)[:, None]
         own = logits.masked_fill(foreign, float("-inf")).softmax(1)
-        return own.new_zeros(len(own), len(self.classes)).index_add_(1, self._class, own)
+        summed = own.new_zeros(len(own), len(self.classes)).index_add_(1, self._class, own)
+        return summed.float()

@@ -168,7 +168,7 @@ class RememberingTransformer:
     def forget(self, name: str) -> Forgotten:
         """Remove a task: its generative model, its replay images, and its adapter unless shared.
 
-        Nothing that the other tasks need is touched. A shared adapter keeps what it knows of the
+        The other tasks answer as before, bit for bit. A shared adapter keeps what it knows of the
         forgotten classes, because others' knowledge is in the same numbers.
         """
         record = next((record for record in self.tasks if record.name == name), None)

@@ -11,6 +11,7 @@ OUT/
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import time
@@ -29,6 +30,7 @@ from remembering.baselines import BASELINES
 from remembering.baselines.base import accuracy
 from remembering.checkpoint import NAME as PROGRESS
 from remembering.checkpoint import Checkpoint
+from remembering.encoding import batches
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import Evaluator, Score, TaskScore
@@ -187,6 +189,18 @@ def _open(out: Path, experiment: Experiment, resume: bool) -> None:
     write_atomic(out / CONFIG, tomli_w.dumps(typed.write(experiment)).encode())
 
 
+def _data_hash(stream: Stream) -> str:
+    """SHA-256 of every image and label, in the order of the stream."""
+    digest = hashlib.sha256()
+    for data in stream.tasks:
+        for task in (data.train, data.test):
+            digest.update(json.dumps(task.labels).encode())
+            for index in batches(len(task)):
+                for image in task.images[index]:
+                    digest.update(image.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _run_baseline(learner: Any, stream: Stream, progress: Progress) -> dict[str, Any]:
     started = time.perf_counter()
     matrix: list[list[float | None]] = []
@@ -271,6 +285,7 @@ def _results(
             "torch": torch.__version__,
             "transformers": version("transformers"),
             "threads": torch.get_num_threads(),
+            "data_sha256": _data_hash(stream),
             "machine": platform.machine(),
         },
     }

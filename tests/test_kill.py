@@ -1,0 +1,63 @@
+"""A real process is killed at random moments; what it ends with is what it would have ended with."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KILLS = 30
+RUN = ["run", "digits-5", "--resume", "--save-steps", "1", "--per-class", "30", "--test-per-class", "5", "--epochs", "3", "--capacity", "3", "--memory", "20", "--router.epochs", "20", "--baselines"]
+
+
+def command(out: Path) -> list[str]:
+    return [sys.executable, "-m", "remembering", *RUN, "--out", str(out)]
+
+
+def outcome(out: Path) -> dict[str, object]:
+    """Every file of the model, and the results apart from times."""
+    results = json.loads((out / "results.json").read_text())
+    for key in ("seconds", "seconds_learning"):
+        results.pop(key)
+    files = {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted((out / "model").rglob("*"))
+        if path.is_file()
+    }
+    return {"results": results, **files}
+
+
+@pytest.mark.slow
+def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    started = time.monotonic()
+    subprocess.run(command(whole), check=True, env=environment, capture_output=True)
+    duration = time.monotonic() - started
+    rng = random.Random(0)
+    killed = 0
+    while killed < KILLS:
+        with subprocess.Popen(
+            command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process:
+            try:
+                # Start-up is most of a short run: aim behind it, where something is written.
+                _, error = process.communicate(timeout=duration * rng.uniform(0.3, 0.9))
+                assert process.returncode == 0, error
+            except subprocess.TimeoutExpired:
+                process.kill()
+                killed += 1
+                continue
+        # It got through: compare, and begin anew for the kills that are left.
+        assert outcome(cut) == outcome(whole)
+        cut = tmp_path / f"cut after {killed}"
+    subprocess.run(command(cut), check=True, env=environment, capture_output=True)
+    assert outcome(cut) == outcome(whole)
+    assert not (cut / "progress.safetensors").exists()
+    assert not (cut / ".lock").exists()

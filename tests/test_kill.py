@@ -1,4 +1,4 @@
-"""A real process is killed at random moments; what it ends with is what it would have ended with."""
+"""A real process is killed at random moments, and ends with the bits it would have had."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from pathlib import Path
 import pytest
 
 KILLS = 30
-RUN = ["run", "digits-5", "--resume", "--save-steps", "1", "--per-class", "30", "--test-per-class", "5", "--epochs", "3", "--capacity", "3", "--memory", "20", "--router.epochs", "20", "--baselines"]
+OPTIONS = {
+    "--save-steps": 1,
+    "--per-class": 30,
+    "--test-per-class": 5,
+    "--epochs": 3,
+    "--capacity": 3,
+    "--memory": 20,
+    "--router.epochs": 20,
+}
+RUN = ["run", "digits-5", "--resume", *(str(x) for pair in OPTIONS.items() for x in pair)]
 
 
 def command(out: Path) -> list[str]:
-    return [sys.executable, "-m", "remembering", *RUN, "--out", str(out)]
+    return [sys.executable, "-m", "remembering", *RUN, "--baselines", "--out", str(out)]
 
 
 def outcome(out: Path) -> dict[str, object]:

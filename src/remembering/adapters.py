@@ -243,7 +243,10 @@ def from_peft(folder: Path, backbone: Backbone) -> Adapter:
             "only plain LoRA is read"
         )
     if layers != list(range(first, backbone.depth)):
-        raise RememberingError(f"the adapter in {folder} skips layers; all from one on are needed")
+        raise RememberingError(
+            f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
+            f"{layers}, but all from one on to the last are needed"
+        )
     scale = config.get("lora_alpha", rank) / rank
     shape = (len(layers), PROJECTIONS, rank, backbone.dim)
     a, b = torch.empty(shape), torch.empty(*shape[:2], backbone.dim, rank)

@@ -182,6 +182,7 @@ def read_image(path: Path) -> Tensor:
     """Decode one file: upright (EXIF), first frame, grey or RGB, 8 bits."""
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PIL warns of odd tags that change no pixel
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 return _from_pil(image)

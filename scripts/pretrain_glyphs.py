@@ -1,6 +1,6 @@
 """Pretrain the bundled backbone: a small ViT that learns to read letters, never digits.
 
-    python scripts/pretrain_glyphs.py                # 20 to 25 minutes on two CPU cores
+    python scripts/pretrain_glyphs.py                # about 25 minutes on two CPU cores
     python scripts/pretrain_glyphs.py --probe-only   # measure the saved weights again
 
 The training images are letters of many alphabets, rendered from the fonts that ship with

@@ -58,8 +58,9 @@ def learn(
         encoded = encode_task(backbone, router, settings.first_layer, task.images, step)
     key = training_key(typed.write(settings), number, encoded.features, task.targets)
 
-    # Lines 2-5: a generative model of this task.
-    expert = router.fit(encoded.features, rng)
+    # Lines 2-5: a generative model of this task. All start from the same weights: what training
+    # leaves undone is then alike for all, and cancels when their errors are compared.
+    expert = router.fit(encoded.features, generator(settings.seed, "router"))
 
     # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
     memory = None

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from remembering.tasks.sources import load
 
 KILLS = 30
 OPTIONS = {
@@ -70,3 +73,40 @@ def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert outcome(cut) == outcome(whole)
     assert not (cut / "progress.safetensors").exists()
     assert not (cut / ".lock").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    digits = load("digits").train
+    for i, (image, label) in enumerate(zip(digits.images[:60], digits.labels[:60], strict=True)):
+        folder = tmp_path / "digits" / str(int(label))
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(folder / f"{i}.png")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+
+    def learn(model: Path, *options: str) -> list[str]:
+        options = (*options, "--epochs", "20", "--save-steps", "1", "--router.epochs", "5")
+        program = [sys.executable, "-m", "remembering", "learn"]
+        return [*program, str(model), str(tmp_path / "digits"), "--batch-size", "8", *options]
+
+    started = time.monotonic()
+    subprocess.run(learn(whole), check=True, env=environment, capture_output=True)
+    duration = time.monotonic() - started
+    rng = random.Random(1)
+    for _ in range(5):
+        with subprocess.Popen(
+            learn(cut, "--resume"), env=environment, stdout=subprocess.DEVNULL
+        ) as process:
+            try:
+                process.wait(timeout=duration * rng.uniform(0.5, 0.8))
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+    if not (cut / "manifest.json").exists():
+        subprocess.run(learn(cut, "--resume"), check=True, env=environment, capture_output=True)
+    one, two = (
+        {path.relative_to(m): path.read_bytes() for path in m.rglob("*") if path.is_file()}
+        for m in (whole, cut)
+    )
+    assert one == two

@@ -36,6 +36,13 @@ def test_the_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_may_be_taken_again_within_a_process(tmp_path: Path) -> None:
+    (tmp_path / ".x.123.unfinished").touch()
+    with only_writer(tmp_path), only_writer(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert not (tmp_path / ".lock").exists()
+
+
 def test_a_folder_made_for_nothing_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with pytest.raises(RememberingError, match="wrong"), only_writer(folder):

@@ -10,12 +10,16 @@ from pathlib import Path
 
 from remembering.errors import RememberingError
 
+UNFINISHED = ".unfinished"
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write under a temporary name, sync, rename: a reader sees the old file or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
+        )
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -39,6 +43,12 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a writer that was killed left half written."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def in_use(folder: Path) -> bool:

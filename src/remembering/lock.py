@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from remembering.errors import RememberingError
+from remembering.files import remove_unfinished
 
 NAME = ".lock"
+_held: set[Path] = set()
 
 
 @contextmanager
@@ -19,9 +21,14 @@ def only_writer(folder: Path) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused, and told who holds it.
 
     The lock belongs to the process (flock), so it ends with it, however it ends. Readers need none:
-    they always find the last complete state. The folder is made if it is missing, and removed
-    again if nothing was put into it.
+    they always find the last complete state. What a killed writer left half written is removed. The
+    folder is made if it is missing, and removed again if nothing was put into it. Within a process
+    the lock may be taken again, as a command that learns and then saves does.
     """
+    key = folder.resolve()
+    if key in _held:
+        yield
+        return
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,9 +37,12 @@ def only_writer(folder: Path) -> Iterator[None]:
         raise RememberingError(
             f"{folder} cannot be written ({error.strerror}); choose another folder"
         ) from error
+    _held.add(key)
     try:
+        remove_unfinished(folder)
         yield
     finally:
+        _held.discard(key)
         # Removed while it is held: whoever opened it before sees that it is gone, and tries again.
         with contextlib.suppress(FileNotFoundError):
             (folder / NAME).unlink()

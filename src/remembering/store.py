@@ -14,9 +14,9 @@ Whatever moment a process dies, the folder is the model before or the model afte
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.files import in_use, sha256, write_atomic
 from remembering.heads import Head
+from remembering.lock import only_writer
 from remembering.memory import Memory
 
 if TYPE_CHECKING:
@@ -92,7 +93,23 @@ class Manifest:
 
 def save(model: RememberingTransformer, folder: Path) -> None:
     """Write `model` into `folder`, which is new, empty, or holds a model already."""
-    _check_target(folder)
+    if folder.exists() and not folder.is_dir():
+        raise RememberingError(f"{folder} is a file; give a folder for the model")
+    files, manifest = _pack(model)
+    with only_writer(folder):
+        if in_use(folder):
+            read_manifest(folder)  # refuses other folders, and models of another version
+        for name, data in files.items():
+            path = folder / name
+            if not (path.is_file() and path.stat().st_size == len(data)):
+                write_atomic(path, data)
+        text = json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False)
+        write_atomic(folder / MANIFEST, text.encode())
+        _remove_unnamed(folder, set(files))
+
+
+def _pack(model: RememberingTransformer) -> tuple[dict[str, bytes], Manifest]:
+    """The files of a model by name, and the manifest that names them."""
     files: dict[str, bytes] = {}
 
     def put(room: str, number: int, parts: dict[str, bytes], suffix: str = "") -> str:
@@ -136,13 +153,7 @@ def save(model: RememberingTransformer, folder: Path) -> None:
         adapters,
         {name: sha256(data) for name, data in files.items()},
     )
-    for name, data in files.items():
-        path = folder / name
-        if not (path.is_file() and path.stat().st_size == len(data)):
-            write_atomic(path, data)
-    text = json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomic(folder / MANIFEST, text.encode())
-    _remove_unnamed(folder, set(files))
+    return files, manifest
 
 
 def load(
@@ -263,13 +274,6 @@ def read_manifest(folder: Path) -> Manifest:
     return typed.read(Manifest, data, str(path))
 
 
-def _check_target(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise RememberingError(f"{folder} is a file; give a folder for the model")
-    if in_use(folder):
-        read_manifest(folder)  # refuses other folders, and models of another version
-
-
 def _portable_name(name: str) -> str:
     """A folder by its full path, so that the model loads from anywhere on this machine."""
     path = Path(name).expanduser()
@@ -344,7 +348,9 @@ def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
 def _remove_unnamed(folder: Path, named: set[str]) -> None:
     """Remove what earlier states of this model left in its rooms."""
     for room in ROOMS:
-        for path in (folder / room).glob("*"):
-            name = f"{room}/{path.name}"
-            if not any(file == name or file.startswith(f"{name}/") for file in named):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in sorted((folder / room).rglob("*"), reverse=True):  # files before their folders
+            if path.is_dir():
+                with contextlib.suppress(OSError):
+                    path.rmdir()  # only if it is empty
+            elif str(path.relative_to(folder)) not in named:
+                path.unlink()

@@ -175,6 +175,31 @@ def test_the_pretrained_vit_with_peft(vit_tiny: Path, tmp_path: Path) -> None:
     assert ((ours - theirs).abs().max() / theirs.abs().max()) < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"use_dora": True}, "uses use_dora"),
+        ({"modules_to_save": ["head"]}, "uses modules_to_save"),
+        ({"alpha_pattern": {"q_proj": 3}}, "uses alpha_pattern"),
+        ({"bias": "all"}, "uses bias"),
+        ({"r": 0}, "no LoRA configuration"),
+        ({"r": "x"}, "no LoRA configuration"),
+        ({"layers_to_transform": []}, "no LoRA configuration"),
+        ({"layers_to_transform": 1}, "no LoRA configuration"),
+        ({"layers_to_transform": [0, 2]}, r"adapts layers \[0, 2\]"),
+        ({"layers_to_transform": [1, 2]}, "also adapts"),
+    ],
+)
+def test_what_is_not_plain_lora_is_refused(
+    change: dict[str, object], message: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    folder = write(random_adapter(backbone, 0), backbone, tmp_path)
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(RememberingError, match=message):
+        from_peft(folder, backbone)
+
+
 def test_files_that_do_not_fit_are_refused(backbone: Backbone, tmp_path: Path) -> None:
     folder = write(random_adapter(backbone, 0), backbone, tmp_path / "one")
     with pytest.raises(RememberingError, match="does not fit backbone 'bundled'"):

@@ -161,6 +161,38 @@ def test_shortest_edge_and_centre_crop(checkpoints: dict[str, Path], tmp_path: P
     assert Backbone.load(folder, image_size=32).preprocessing.shortest_edge == 40
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"size": "x"}', '{"image_mean": ["a"]}', '{"resample": 99}']
+)
+def test_a_damaged_preprocessor_is_named(
+    text: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "vit"
+    shutil.copytree(checkpoints["vit"], folder)
+    (folder / "preprocessor_config.json").write_text(text)
+    with pytest.raises(RememberingError, match="no preprocessor configuration that can be used"):
+        Backbone.load(folder)
+
+
+def test_a_hub_name_brings_its_own_preprocessing(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of the hub, laid out by hand; nothing may be guessed if a file is missing there."""
+    from huggingface_hub import constants
+
+    repository = tmp_path / "models--someone--vit"
+    snapshot = repository / "snapshots" / "abc"
+    shutil.copytree(checkpoints["vit"], snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(RememberingError, match="go online once"):
+        Backbone.load("someone/vit")
+    (snapshot / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
+    assert Backbone.load("someone/vit").preprocessing.mean == (0.1, 0.2, 0.3)
+
+
 def test_the_fingerprint_tells_weights_apart(checkpoints: dict[str, Path]) -> None:
     one, same = Backbone.load(checkpoints["vit"]), Backbone.load(checkpoints["vit"])
     assert one.fingerprint() == same.fingerprint()

@@ -62,6 +62,36 @@ def test_progress_of_another_task_is_not_taken_over(backbone: Backbone, tmp_path
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+def test_a_fusion_with_another_past_begins_anew(backbone: Backbone, tmp_path: Path) -> None:
+    """The old task is forgotten between death and resume: nothing of the old fusion may be used."""
+    path = tmp_path / "progress.safetensors"
+    path.with_suffix(".left").write_text("1")
+    task = make_task(2, ("x", "y"))
+    cut = learned(backbone, 2, capacity=2, memory=4)
+    with pytest.raises(DiedError):
+        cut.learn(task, checkpoint=Dying(path, steps=1))
+    changed, plain = (learned(backbone, 2, capacity=2, memory=4) for _ in range(2))
+    for model in (changed, plain):
+        model.forget("task 0")
+    changed.learn(task, checkpoint=Checkpoint(path))
+    plain.learn(task)
+    one, two = tensors(plain), tensors(changed)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_a_flipped_byte_counts_as_none(backbone: Backbone, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "progress.safetensors")
+    task = make_task(1, ("a1", "b1"))
+    learned(backbone, 1).learn(task, checkpoint=checkpoint)
+    data = checkpoint.path.read_bytes()
+    checkpoint.path.write_bytes(data[:-9] + bytes([data[-9] ^ 64]) + data[-8:])
+    again = learned(backbone, 1)
+    again.learn(task, checkpoint=checkpoint)
+    one, two = tensors(learned(backbone, 2)), tensors(again)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
 @pytest.mark.parametrize("damage", [b"", b"nothing", None])
 def test_a_damaged_file_counts_as_none(
     damage: bytes | None, backbone: Backbone, tmp_path: Path

@@ -134,6 +134,9 @@ class TestWrongInput:
         fails(["learn", model, bad], capsys, "y/1.png")
         fails(["learn", model, tmp_path / "pets"], capsys, "already learned")
         fails(["learn", model, bad, "--rank", "7"], capsys, "rank = 1", "cannot change")
+        wider = ["learn", model, bad, "--router.latent", "3"]
+        fails(wider, capsys, "router.latent = 1", "leave out --router.latent")
+        fails(["learn", model, bad, "--image-size", "56"], capsys, "image_size = 28")
         assert files(model) == before
 
     def test_capacity_zero(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +165,13 @@ class TestWrongInput:
     ) -> None:
         fails(["run", "cifar11"], capsys, "no experiment 'cifar11'")
         fails(["run"], capsys, "name an experiment")
+        fails(["run", "--seeds", "0,1", "digits-5"], capsys, "name an experiment first")
+        fails(["run", "digits-5", "--first-layer", "99"], capsys, "first_layer = 99")
+        fails(["predict", model, model, "--json", "--csv"], capsys, "exclude each other")
+        fails(["report", model], capsys, "results.json")
+        missing = ["report", tmp_path, "--markdown", tmp_path / "x", "--intro", tmp_path / "none"]
+        fails(missing, capsys, "none: No such file")
+        fails(["demo", "--out", tmp_path], capsys, "is not empty")
         fails(["fly"], capsys, "no command 'fly'")
         fails(["inspect", tmp_path], capsys, "holds no model")
         fails(["predict", model, tmp_path / "none.png"], capsys, "does not exist")

@@ -88,6 +88,22 @@ def test_every_mode_of_pil(mode: str) -> None:
 def test_sixteen_bits_are_scaled_not_cut(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0, 32896, 65535]], dtype=np.uint16)).save(tmp_path / "x.png")
     assert read_image(tmp_path / "x.png").flatten().tolist() == [0, 128, 255]
+    Image.fromarray(np.array([[0, 200, 257]], dtype=np.uint16)).save(tmp_path / "dark.png")
+    assert read_image(tmp_path / "dark.png").flatten().tolist() == [0, 1, 1]
+    Image.fromarray(np.array([[0.0, 0.5, 1.0]], dtype=np.float32)).save(tmp_path / "x.tiff")
+    assert read_image(tmp_path / "x.tiff").flatten().tolist() == [0, 128, 255]
+    for value in (2.0, float("nan")):
+        Image.fromarray(np.array([[value]], dtype=np.float32)).save(tmp_path / "x.tiff")
+        with pytest.raises(RememberingError, match="not all in"):
+            read_image(tmp_path / "x.tiff")
+
+
+def test_arrays_of_any_memory_layout() -> None:
+    array = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), dtype=np.uint8)
+    mirrored = torch.as_tensor(as_images(array[:, :, ::-1]))
+    assert torch.equal(mirrored, torch.as_tensor(as_images(array)).flip(3))
+    with pytest.raises(RememberingError, match="type object"):
+        as_images(np.array([[["a"]]], dtype=object))
 
 
 def test_exif_rotation_is_undone(tmp_path: Path) -> None:
@@ -118,6 +134,8 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         "text.png": b"hello",
         "empty.png": b"",
         "bomb.png": png_header(60000, 60000) + b"\0" * 100,
+        "dds.png": b"DDS " + b"\x7c\0\0\0" + b"\xff" * 200,
+        "script.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
     }
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
@@ -189,8 +207,6 @@ class TestTask:
         for labels in (np.array([1, 2]), torch.tensor([1, 2]), [np.int64(1), 2]):
             assert Task("t", torch.zeros(2, 4, 4), labels).labels == (1, 2)
 
-    def test_take(self) -> None:
-        images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
-        task = Task("t", images, ["a", "b", "a", "b"]).take(torch.tensor([3, 0]))
-        assert task.labels == ("b", "a")
-        assert task.images.flatten().tolist() == [3, 0]
+    def test_labels_of_numpy_are_plain_strings(self) -> None:
+        task = Task("t", torch.zeros(2, 4, 4), [np.str_("a"), "b"])
+        assert [type(label) for label in task.classes] == [str, str]

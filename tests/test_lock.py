@@ -37,7 +37,6 @@ def test_the_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
 
 
 def test_it_may_be_taken_again_within_a_process(tmp_path: Path) -> None:
-    (tmp_path / ".x.123.unfinished").touch()
     with only_writer(tmp_path), only_writer(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert not (tmp_path / ".lock").exists()

@@ -229,6 +229,14 @@ def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
         torch.testing.assert_close(said.probabilities, again)
 
 
+@pytest.mark.parametrize("first_layer", [3, 99])
+def test_layers_that_are_not_there_are_refused(first_layer: int, backbone: Backbone) -> None:
+    with pytest.raises(RememberingError, match="is not among the 3 layers"):
+        RememberingTransformer.from_backbone(backbone, first_layer=first_layer)
+    with pytest.raises(RememberingError, match="load it anew for 32"):
+        RememberingTransformer.from_backbone(backbone, image_size=32)
+
+
 def test_router_layers_past_the_end_are_refused(backbone: Backbone) -> None:
     with pytest.raises(RememberingError, match="reaches past the 3 layers"):
         learned(backbone, 1, router=RouterSettings(layers=(4,)))
@@ -298,6 +306,13 @@ class TestWrongInputLeavesNoTrace:
 
         monkeypatch.setattr(training.F, "cross_entropy", broken)
         self.check(model, make_task(2), "became nan in epoch 1.*lower lr")
+
+    def test_a_generative_model_that_diverges(
+        self, model: RememberingTransformer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broken = {"basis": torch.full((17, 1), float("inf"))}
+        monkeypatch.setattr(model.router, "fit", lambda features, rng: broken)
+        self.check(model, make_task(2), "diverged.*lower router.lr")
 
     def test_an_image_that_cannot_be_read(
         self, model: RememberingTransformer, tmp_path: Any

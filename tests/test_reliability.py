@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -203,4 +202,6 @@ def test_two_hundred_tasks(backbone: Backbone, tmp_path: Path) -> None:
     assert len(model.tasks) == len(model.router.experts) == 200
     assert max(descriptors) - min(descriptors) <= 2
     assert memory[-1] - memory[4] < 64 * 1024**2
-    print(json.dumps({"accuracy on the first task, every 10 tasks": first}))
+    # One adapter of rank 1 on a random backbone serves twenty tasks by now: the first task is to
+    # be answered better than by chance among its classes at least while few were absorbed.
+    assert first[0] >= 0.5, first

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task
-from test_model import learned, tensors
+from test_model import FAST, learned, tensors
 
 from remembering import store
 from remembering.backbone import Backbone
@@ -110,6 +110,50 @@ def test_a_save_that_dies_leaves_the_model_before(
         assert len(RememberingTransformer.load(copy).tasks) == 4
 
 
+def test_a_first_save_that_dies_does_not_block_the_folder(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = learned(backbone, 1)
+    real = store.write_atomic
+    for allowed in range(5):  # two files of the adapter, head, expert, manifest
+        written: list[Path] = []
+
+        def dies(path: Path, data: bytes, written: list[Path] = written, n: int = allowed) -> None:
+            if len(written) == n:
+                raise OSError("no space left on device")
+            written.append(path)
+            real(path, data)
+
+        folder = tmp_path / str(allowed)
+        monkeypatch.setattr(store, "write_atomic", dies)
+        with pytest.raises(OSError, match="no space"):
+            model.save(folder)
+        monkeypatch.setattr(store, "write_atomic", real)
+        assert not store.in_use(folder)
+        model.save(folder)
+        assert len(RememberingTransformer.load(folder).tasks) == 1
+
+
+def test_labels_that_are_no_unicode_survive(backbone: Backbone, tmp_path: Path) -> None:
+    """Folder names on Linux are bytes; Python gives what is no UTF-8 as lone surrogates."""
+    model = RememberingTransformer.from_backbone(backbone, **FAST)
+    model.learn(make_task(0, ("caf\udce9", "b")))
+    model.save(tmp_path)
+    assert RememberingTransformer.load(tmp_path).classes == model.classes
+
+
+def test_a_folder_called_bundled_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bundled").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = RememberingTransformer.from_backbone("bundled", **FAST)
+    model.learn(make_task(0))
+    model.save("model")
+    assert store.read_manifest(Path("model")).backbone.name == "bundled"
+    RememberingTransformer.load("model")
+
+
 def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
     for name, data in snapshot(folder).items():
         if name == "manifest.json":
@@ -138,6 +182,9 @@ def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
         ({"settings": {"rank": 10**9, "lr": "fast"}}, "settings.lr = 'fast'"),
         ({"settings": {"rank": -1}}, "rank = -1"),
         ({"adapters": {}}, "sends task 'task 0' to adapter"),
+        ({"adapters": {"x": {"folder": "a", "head": "b"}}}, "adapter numbers .* cannot be"),
+        ({"next_number": 0}, "the task numbers .* cannot be"),
+        ({"next_number": 10**30}, "next_number = 1000.* cannot be"),
     ],
 )
 def test_a_wrong_manifest_is_refused(change: dict[str, Any], message: str, folder: Path) -> None:

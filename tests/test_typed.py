@@ -41,6 +41,9 @@ def test_what_is_written_is_read_back(
         ({"rank": "1"}, "rank = '1' must be of type int"),
         ({"rank": True}, "rank = 'True' must be of type int"),
         ({"lr": float("inf")}, "must be a finite number"),
+        ({"lr": 10**400}, "must be a finite number"),
+        ({"lr": 1e38}, "must lie above 0 and below 1e6"),
+        ({"weight_decay": float("nan")}, "must be a finite number"),
         ({"head": "round"}, "one of 'linear', 'frozen'"),
         ({"router": 3}, "router = '3' must be a table"),
         ({"router": {"layers": [0, "1"]}}, r"router\.layers = '1'"),
@@ -75,9 +78,9 @@ def test_every_experiment_reads_and_says_what_it_shows(name: str) -> None:
 
 
 def test_epochs_are_split_evenly() -> None:
-    assert typed.read(Experiment, {"total_epochs": 50, "stream": {"tasks": 5}}, "x").epochs == 10
-    assert typed.read(Experiment, {"total_epochs": 3, "stream": {"tasks": 5}}, "x").epochs == 1
-    assert typed.read(Experiment, {"learning": {"epochs": 7}}, "x").epochs == 7
+    assert typed.read(Experiment, {"total_epochs": 50}, "x").epochs(5) == 10
+    assert typed.read(Experiment, {"total_epochs": 3}, "x").epochs(5) == 1
+    assert typed.read(Experiment, {"learning": {"epochs": 7}}, "x").epochs(5) == 7
 
 
 def test_an_unknown_experiment_is_named(tmp_path: Any) -> None:
@@ -88,3 +91,7 @@ def test_an_unknown_experiment_is_named(tmp_path: Any) -> None:
     (tmp_path / "x.toml").write_text("a = ")
     with pytest.raises(RememberingError, match="no valid TOML"):
         find(str(tmp_path / "x.toml"))
+    for text in ("small = 3", "variants = 3", "[variants]\nx = 3"):
+        (tmp_path / "x.toml").write_text(text)
+        with pytest.raises(RememberingError, match="3 stands where a table"):
+            find(str(tmp_path / "x.toml")).variants(small="small" in text)

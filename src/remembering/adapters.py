@@ -21,6 +21,14 @@ from remembering.backbone import Backbone
 from remembering.errors import RememberingError
 
 PROJECTIONS = 4  # Q, K, V, O
+_NOT_PLAIN = (
+    "use_dora",
+    "use_rslora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+)
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -233,25 +241,44 @@ def from_peft(folder: Path, backbone: Backbone) -> Adapter:
         ) from error
     except Exception as error:  # safetensors and json each raise their own
         raise RememberingError(f"the adapter in {folder} is damaged ({error})") from error
-    layers = config.get("layers_to_transform")
-    layers = list(range(backbone.depth)) if layers is None else sorted(layers)
-    first, rank = layers[0], int(config["r"])
-    unsupported = [key for key in ("use_dora", "use_rslora", "fan_in_fan_out") if config.get(key)]
-    if unsupported or config.get("bias", "none") != "none" or config.get("rank_pattern"):
+    try:
+        layers = config.get("layers_to_transform")
+        layers = list(range(backbone.depth)) if layers is None else sorted(layers)
+        first, rank = layers[0], int(config["r"])
+        scale = config.get("lora_alpha", rank) / rank
+        unsupported = [key for key in _NOT_PLAIN if config.get(key)]
+        unsupported += ["bias"] if config.get("bias", "none") != "none" else []
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        KeyError,
+        IndexError,
+        ZeroDivisionError,
+    ) as error:
         raise RememberingError(
-            f"the adapter in {folder} uses {', '.join(unsupported) or 'biases or several ranks'}; "
-            "only plain LoRA is read"
+            f"{folder / CONFIG_FILE} is no LoRA configuration ({error})"
+        ) from error
+    if unsupported:
+        raise RememberingError(
+            f"the adapter in {folder} uses {', '.join(unsupported)}; only plain LoRA is read"
         )
     if layers != list(range(first, backbone.depth)):
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
             f"{layers}, but all from one on to the last are needed"
         )
-    scale = config.get("lora_alpha", rank) / rank
     shape = (len(layers), PROJECTIONS, rank, backbone.dim)
     a, b = torch.empty(shape), torch.empty(*shape[:2], backbone.dim, rank)
+    keys = _peft_keys(backbone, first)
+    others = set(weights) - {f"{key}.lora_{part}.weight" for key in keys for part in "AB"}
+    if others:
+        raise RememberingError(
+            f"the adapter in {folder} does not fit backbone '{backbone.name}': it also adapts "
+            f"{min(others)}; only Q, K, V and O can be"
+        )
     try:
-        for key, (layer, p) in _peft_keys(backbone, first).items():
+        for key, (layer, p) in keys.items():
             a[layer, p].copy_(_exactly(weights[f"{key}.lora_A.weight"], a[layer, p]))
             b[layer, p].copy_(_exactly(weights[f"{key}.lora_B.weight"], b[layer, p]) * scale)
     except (KeyError, ValueError) as error:

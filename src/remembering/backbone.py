@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from remembering import hub
@@ -171,9 +170,13 @@ class Backbone(nn.Module):
                 f"image size {size} does not fit backbone '{name}': "
                 f"give a multiple of its patch size {config.patch_size}"
             )
-        preprocessing = Preprocessing.from_config(
-            _cached_file(source, "preprocessor_config.json"), size, config.num_channels
-        )
+        file = _preprocessor_file(source, str(name))
+        try:
+            preprocessing = Preprocessing.from_config(file, size, config.num_channels)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise RememberingError(
+                f"{file} is no preprocessor configuration that can be used ({error})"
+            ) from error
         backbone = cls(model, family, str(name), preprocessing, classifier)
         return backbone.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
@@ -251,8 +254,8 @@ class Backbone(nn.Module):
         return normed[:, 0]
 
     def fingerprint(self) -> str:
-        """SHA-256 of the weights: a model learned on one backbone is refused on another."""
-        digest = hashlib.sha256()
+        """SHA-256 of weights and preprocessing: a model learned on one is refused on another."""
+        digest = hashlib.sha256(repr(self.preprocessing).encode())
         for key, value in sorted(self.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -293,6 +296,26 @@ def _cached_file(source: str, filename: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def _preprocessor_file(source: str, name: str) -> Path | None:
+    """`preprocessor_config.json` of a folder or of the hub; None if the checkpoint has none."""
+    filename = "preprocessor_config.json"
+    found = _cached_file(source, filename)
+    if found is not None or os.path.isdir(source):  # noqa: PTH112 (a hub name is no path)
+        return found
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(source, filename))
+    except LocalEntryNotFoundError as error:
+        raise RememberingError(
+            f"{filename} of backbone '{name}' is not in the hub's cache, and the hub cannot be "
+            "reached; go online once, or give a local folder"
+        ) from error
+    except EntryNotFoundError:
+        return None
+
+
 def _load_model(source: str, name: str) -> tuple[Any, Family, nn.Linear | None]:
     import transformers
 
@@ -311,11 +334,14 @@ def _load_model(source: str, name: str) -> tuple[Any, Family, nn.Linear | None]:
         with_classifier = "ForImageClassification" in architecture and family is not _CLIP
         loader = getattr(transformers, architecture if with_classifier else family.model_class)
         model, info = loader.from_pretrained(source, output_loading_info=True, use_safetensors=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except RememberingError:
+        raise
+    except Exception as error:  # transformers, the hub and safetensors each raise their own
         reason = " ".join(str(error).split())
         raise RememberingError(f"backbone '{name}' cannot be loaded: {reason[:300]}") from error
     finally:
         transformers.logging.set_verbosity(quiet)
+        transformers.logging.enable_progress_bar()
     missing = [key for key in info["missing_keys"] if "pooler" not in key]
     if missing:
         raise RememberingError(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from remembering import typed
+from remembering.config import Settings
 from remembering.files import sha256, write_atomic
 
 NAME = "progress.safetensors"
@@ -29,10 +31,12 @@ class Checkpoint:
     Attributes:
         path: the file; removed when its task is done.
         steps: save after so many steps, beside after each epoch; 0 is after epochs only.
+        resume: whether to go on from what is there.
     """
 
     path: Path
     steps: int = 0
+    resume: bool = True
 
     def due(self, step: int, steps_per_epoch: int) -> bool:
         """Whether to save after `step` steps."""
@@ -45,22 +49,27 @@ class Checkpoint:
         tensors = {f"parameter.{i}": p.detach().cpu() for i, p in enumerate(parameters)}
         for i, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{name}": value.cpu() for name, value in state.items()}
-        metadata = {"key": key, "step": str(step)}
+        metadata = {"key": key, "step": str(step), "sha256": _digest(tensors.values())}
+        metadata["names"] = " ".join(tensors)
         write_atomic(self.path, save(tensors, metadata=metadata))
 
     def read(self, key: str, parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> int:
         """Put back the state of the training that `key` stands for; returns the steps done.
 
-        A file of another training, or one that cannot be read, counts as none: the task is then
-        learned from its beginning, which ends with the same bits.
+        A file of another training, or a damaged one, counts as none: the task is then learned from
+        its beginning, which ends with the same bits.
         """
+        if not self.resume:
+            return 0
         try:
             with safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata()
+                metadata = file.metadata() or {}
                 if metadata.get("key") != key:
                     return 0
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError):
+                tensors = {name: file.get_tensor(name) for name in metadata["names"].split()}
+        except (OSError, SafetensorError, KeyError):
+            return 0
+        if _digest(tensors.values()) != metadata.get("sha256"):
             return 0
         with torch.no_grad():
             for i, parameter in enumerate(parameters):
@@ -75,12 +84,16 @@ class Checkpoint:
         return int(metadata["step"])
 
     def remove(self) -> None:
-        """The task is done, or is to be begun anew."""
+        """The task is done."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
 
 
-def training_key(settings: dict[str, Any], number: int, features: Tensor, targets: Tensor) -> str:
-    """What a training depends on: settings, which task, its images (as the router sees them)."""
-    digest = sha256(features.cpu().numpy().tobytes() + targets.cpu().numpy().tobytes())
-    return sha256(json.dumps([settings, number, digest], sort_keys=True).encode())
+def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:
+    """What a training depends on: settings, which task, its data, and what it is distilled from."""
+    parts = [typed.write(settings), number, _digest(tensors)]
+    return sha256(json.dumps(parts, sort_keys=True).encode())
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    return sha256(b"".join(t.detach().cpu().contiguous().numpy().tobytes() for t in tensors))

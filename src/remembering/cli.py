@@ -6,6 +6,7 @@ Only this file's light imports run before `--help` answers; each command imports
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,8 +59,8 @@ class Learn:
     """Folder with one folder of images per class."""
     name: str | None = None
     """Name of the task; the folder's name by default."""
-    backbone: str = "bundled"
-    """For a new model: bundled, a folder in hub layout, or a hub name."""
+    backbone: str | None = None
+    """bundled (the default), a folder in hub layout, or a hub name; or where it is now."""
     image_size: int | None = None
     """For a new model: input size, if not the checkpoint's own."""
     resume: bool = False
@@ -146,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in _COMMANDS:
             raise RememberingError(f"there is no command '{name}'; see remember --help")
         kind, handle = _COMMANDS[name]
-        if kind is Run:
-            return _run(rest)
+        if kind in (Run, Learn):  # their defaults depend on what they name
+            return handle(rest)
         return handle(_parse(kind, rest, f"remember {name}"))
     except RememberingError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -158,6 +159,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 141
+    except OSError as error:
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 def _parse(kind: Any, arguments: list[str], program: str, default: Any = None) -> Any:
@@ -187,6 +191,8 @@ def _demo(command: Demo) -> int:
     from remembering.demo import demo
     from remembering.terminal import TerminalProgress
 
+    if command.out and command.out.exists() and any(command.out.iterdir()):
+        raise RememberingError(f"{command.out} is not empty; give another --out")
     demo(command.out or _fresh(Path("runs/demo")), TerminalProgress())
     return 0
 
@@ -198,10 +204,11 @@ def _run(arguments: list[str]) -> int:
         for name in names():
             print(f"{name:{width}}  {find(name).description}")
         return 0
-    name = next((a for a in arguments if not a.startswith("-")), "")
-    wants_help = "-h" in arguments or "--help" in arguments
-    if not name and not wants_help:
-        raise RememberingError("name an experiment; remember run --list names them all")
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if not name and "-h" not in arguments and "--help" not in arguments:
+        raise RememberingError(
+            "name an experiment first: remember run NAME [OPTIONS]; remember run --list names all"
+        )
     variants: dict[str | None, Experiment] = (
         find(name).variants("--small" in arguments) if name else {None: Experiment()}
     )
@@ -238,9 +245,9 @@ def _run(arguments: list[str]) -> int:
                 )
             except KeyboardInterrupt:
                 again = "" if "--resume" in arguments else " --resume"
-                where = "" if command.out else f" --out {out}"
+                where = "" if command.out else f" --out {shlex.quote(str(out))}"
                 print(
-                    f"stopped; go on with: remember run {' '.join(arguments)}{where}{again}",
+                    f"stopped; go on with: remember run {shlex.join(arguments)}{where}{again}",
                     file=sys.stderr,
                 )
                 return 130
@@ -265,36 +272,45 @@ def _seeds(command: Run) -> list[int]:
     return seeds
 
 
-def _learn(command: Learn) -> int:
+def _learn(arguments: list[str]) -> int:
+    """Parsed twice for a model that is there: what it was made with are then the defaults."""
+    command: Learn = _parse(Learn, arguments, "remember learn")
+
     from remembering.checkpoint import NAME, Checkpoint
-    from remembering.files import in_use
     from remembering.lock import only_writer
     from remembering.model import RememberingTransformer
-    from remembering.store import is_model
+    from remembering.store import in_use, is_model, read_manifest
     from remembering.tasks.task import Task
     from remembering.terminal import TerminalProgress
 
     task = Task.from_folder(command.folder, command.name)
     with only_writer(command.model_dir):
         if is_model(command.model_dir):
-            model = RememberingTransformer.load(command.model_dir)
-            model.settings = _changed_settings(model.settings, command.settings)
+            made = read_manifest(command.model_dir)
+            default = replace(
+                command, settings=made.settings, image_size=made.backbone.image_size, backbone=None
+            )
+            command = _parse(Learn, arguments, "remember learn", default)
+            _check_unchanged(command, made.settings, made.backbone.image_size)
+            model = RememberingTransformer.load(command.model_dir, command.backbone)
+            model.settings = command.settings
         else:
             if in_use(command.model_dir):
                 raise RememberingError(
                     f"{command.model_dir} is not empty and holds no model; give a new folder"
                 )
             model = RememberingTransformer.from_backbone(
-                command.backbone, command.settings, command.image_size
+                command.backbone or "bundled", command.settings, command.image_size
             )
-        checkpoint = Checkpoint(command.model_dir / NAME, command.save_steps)
-        if not command.resume:
-            checkpoint.remove()
+        path = command.model_dir / NAME
+        checkpoint = Checkpoint(path, command.save_steps, command.resume)
         try:
             record = model.learn(task, TerminalProgress(), checkpoint)
-        except RememberingError:
-            checkpoint.remove()
-            raise
+        except KeyboardInterrupt:
+            again = "" if command.resume else " --resume"
+            line = f"remember learn {shlex.join(arguments)}{again}"
+            print(f"stopped; the model is as it was; go on with: {line}", file=sys.stderr)
+            return 130
         model.save(command.model_dir)
         checkpoint.remove()
     print(
@@ -305,25 +321,24 @@ def _learn(command: Learn) -> int:
     return 0
 
 
-def _changed_settings(old: Settings, asked: Settings) -> Settings:
-    """Settings of an existing model stay, but for how long and how fast a task is learned."""
+def _check_unchanged(command: Learn, made: Settings, image_size: int) -> None:
+    """A model keeps what it was made with, but for how long and how fast a task is learned."""
     free = ("epochs", "batch_size", "lr", "weight_decay")
-    default = Settings()
-    changes = {
-        name: value
-        for name, value in vars(asked).items()
-        if value != getattr(default, name) and value != getattr(old, name)
-    }
-    fixed = [name for name in changes if name not in free]
-    if fixed:
-        raise RememberingError(
-            f"the model was made with {fixed[0]} = {getattr(old, fixed[0])}, which cannot change; "
-            f"leave out --{fixed[0].replace('_', '-')}, or start a new model"
-        )
-    return replace(old, **changes)
+    old, new = {"image_size": image_size}, {"image_size": command.image_size}
+    for settings, flat in ((made, old), (command.settings, new)):
+        flat |= {k: v for k, v in vars(settings).items() if k not in ("router", *free)}
+        flat |= {f"router.{k}": v for k, v in vars(settings.router).items()}
+    for name, value in old.items():
+        if new[name] != value:
+            raise RememberingError(
+                f"the model was made with {name} = {value}, which cannot change; "
+                f"leave out --{name.replace('_', '-')}, or start a new model"
+            )
 
 
 def _predict(command: Predict) -> int:
+    if command.json and command.csv:
+        raise RememberingError("--json and --csv exclude each other; give one of them")
     from remembering.predicting import predict_files, print_answers
 
     return print_answers(

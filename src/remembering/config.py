@@ -74,8 +74,8 @@ class Settings:
         _at_least("memory", self.memory, 1)
         _at_least("seed", self.seed, 0)
         _positive("lr", self.lr)
-        if not self.weight_decay >= 0:
-            raise RememberingError(f"weight_decay = {self.weight_decay} must not be negative")
+        if not 0 <= self.weight_decay < 1e6:
+            raise RememberingError(f"weight_decay = {self.weight_decay} must lie from 0 to 1e6")
         if not 0 < self.alpha <= 1:
             raise RememberingError(f"alpha = {self.alpha} must lie above 0 and at most at 1")
         if self.capacity is not None:
@@ -88,5 +88,5 @@ def _at_least(name: str, value: int, lowest: int) -> None:
 
 
 def _positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise RememberingError(f"{name} = {value} must be a positive number")
+    if not 0 < value < 1e6:
+        raise RememberingError(f"{name} = {value} must lie above 0 and below 1e6")

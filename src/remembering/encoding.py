@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from remembering.backbone import Backbone
-from remembering.errors import RememberingError
 from remembering.images import ImageSequence
 from remembering.progress import Step
 from remembering.routers import Router
@@ -34,10 +33,6 @@ def encode(
     than the first adapted layer, the layers between are run again with the adapter.
     """
     read = router.settings.layers
-    if read[-1] > backbone.depth:
-        raise RememberingError(
-            f"router.layers = {read} reaches past the {backbone.depth} layers of '{backbone.name}'"
-        )
     at = sorted({*read, first_layer})
     states = dict(zip(at, backbone.states(backbone.embed(images), at), strict=True))
     return router.features([states[i] for i in read]), states[first_layer]

@@ -65,12 +65,14 @@ class Experiment:
     )
     learning: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
 
-    @property
-    def epochs(self) -> int:
-        """Epochs of each task."""
+    def __post_init__(self) -> None:
+        if self.total_epochs is not None and self.total_epochs < 1:
+            raise RememberingError(f"total_epochs = {self.total_epochs} must be at least 1")
+
+    def epochs(self, tasks: int) -> int:
+        """Epochs of each of so many tasks."""
         if self.total_epochs is None:
             return self.learning.epochs
-        tasks = len(self.stream.sizes) or self.stream.tasks
         return max(1, self.total_epochs // tasks)
 
 
@@ -96,7 +98,7 @@ class ExperimentFile:
                     f"{self.path} has no [small] settings; run it without --small"
                 )
             base = _merged(base, self.table["small"])
-        variants = self.table.get("variants", {})
+        variants = _merged({}, self.table.get("variants", {}))
         if not variants:
             return {None: typed.read(Experiment, base, str(self.path))}
         return {
@@ -123,7 +125,7 @@ def find(name: str) -> ExperimentFile:
         return ExperimentFile(path.stem, path, tomllib.loads(path.read_text()))
     except OSError as error:
         raise RememberingError(f"{path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOML's own, wrong UTF-8, numbers without end
         raise RememberingError(f"{path} is no valid TOML: {error}") from error
 
 
@@ -136,7 +138,9 @@ def _folder() -> Path:
     return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
-def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], change: Any) -> dict[str, Any]:
+    if not isinstance(change, dict):
+        raise RememberingError(f"{change!r} stands where a table of settings is needed")
     result = dict(base)
     for key, value in change.items():
         old = result.get(key)

@@ -46,15 +46,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a writer that was killed left half written."""
-    for path in folder.rglob(f".*{UNFINISHED}"):
+    """Remove what a writer that was killed left half written directly in its folder."""
+    for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
-
-
-def in_use(folder: Path) -> bool:
-    """Whether a folder holds anything but a lock and the progress of an unfinished task."""
-    passing = {".lock", "progress.safetensors"}
-    return folder.is_dir() and any(path.name not in passing for path in folder.iterdir())
 
 
 def sha256(data: bytes) -> str:

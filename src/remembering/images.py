@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     import datasets
 
 
+# What cameras and programs write. PIL reads more, but goes by content: a file named .png could
+# otherwise reach decoders that run other programs (EPS) or are little tested.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000")
+
+
 class ImageSequence(Protocol):
     """Images by position. `images[torch.tensor([3, 1])]` are the fourth and the second."""
 
@@ -150,7 +155,7 @@ def as_images(images: Any) -> ImageSequence:
     if isinstance(images, LazyImages):
         return images
     if isinstance(images, np.ndarray | Tensor):
-        return _stack(torch.as_tensor(images), "images")
+        return _stack(_tensor(images, "images"), "images")
     if isinstance(images, str | Path | Image.Image):
         return as_images([images])
     if not isinstance(images, Sequence):
@@ -171,7 +176,7 @@ def one_image(image: Any, where: str) -> Tensor:
         return read_image(Path(image))
     if not isinstance(image, np.ndarray | Tensor):
         raise RememberingError(f"{where} is a {type(image).__name__}, not an image")
-    pixels = torch.as_tensor(image)
+    pixels = _tensor(image, where)
     if pixels.ndim not in (2, 3):
         raise RememberingError(f"{where} has shape {tuple(pixels.shape)}; an image has 2 or 3 axes")
     result: Tensor = _stack(pixels[None], where)[torch.tensor([0])][0]
@@ -184,7 +189,7 @@ def read_image(path: Path) -> Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PIL warns of odd tags that change no pixel
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 return _from_pil(image)
     except FileNotFoundError as error:
         raise RememberingError(f"{path} does not exist") from error
@@ -196,14 +201,15 @@ def read_image(path: Path) -> Tensor:
         raise RememberingError(
             f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller first"
         ) from error
-    # Decoders of damaged files raise almost anything.
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
-        raise RememberingError(f"{path} is damaged and cannot be read ({error})") from error
+    except Exception as error:  # decoders raise almost anything on damaged files
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RememberingError(f"{path} is damaged and cannot be read ({reason})") from error
 
 
 def image_files(folder: Path) -> list[Path]:
     """The image files directly in a folder, by suffix, sorted; hidden files are passed over."""
-    suffixes = Image.registered_extensions()
+    known = Image.registered_extensions()
+    suffixes = {suffix for suffix, kind in known.items() if kind in FORMATS}
     return sorted(
         path
         for path in folder.iterdir()
@@ -234,16 +240,29 @@ def class_folders(folder: Path) -> tuple[ImageFiles, list[str]]:
 def _from_pil(image: Image.Image) -> Tensor:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
-        # 16-bit and 32-bit greys: PIL's own conversion clips at 255 instead of scaling.
-        values = np.asarray(image, dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise ValueError("pixels are not finite")
-        top = 65535.0 if values.max(initial=0) > 255 else 255.0
-        array = np.clip(values / top * 255, 0, 255).round().astype(np.uint8)
+        # Deep greys: PIL's own conversion clips at 255 instead of scaling.
+        top = 1.0 if image.mode == "F" else 65535.0
+        values = np.asarray(image, dtype=np.float64) / top
+        if not ((values >= 0) & (values <= 1)).all():  # also refuses NaN
+            raise ValueError(f"its pixels of mode {image.mode} are not all in 0..{top:g}")
+        array = (values * 255).round().astype(np.uint8)
     else:
         array = np.array(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     pixels = torch.from_numpy(array)
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _tensor(array: np.ndarray[Any, Any] | Tensor, where: str) -> Tensor:
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype == np.uint16:
+        array = array.astype(np.int32)
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except TypeError as error:
+        raise RememberingError(
+            f"{where} have the type {array.dtype}, which is no number"
+        ) from error
 
 
 def _stack(images: Tensor, where: str) -> ImageSequence:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from remembering import typed
 from remembering.adapters import Adapter
 from remembering.checkpoint import Checkpoint, training_key
-from remembering.encoding import encode_task
+from remembering.encoding import BATCH, encode_task
+from remembering.errors import RememberingError
 from remembering.fusion import fuse
 from remembering.heads import Head
 from remembering.images import ImageSequence
@@ -56,11 +57,15 @@ def learn(
 
     with progress.track(f"reading {task.name}", len(task)) as step:
         encoded = encode_task(backbone, router, settings.first_layer, task.images, step)
-    key = training_key(typed.write(settings), number, encoded.features, task.targets)
 
     # Lines 2-5: a generative model of this task. All start from the same weights: what training
     # leaves undone is then alike for all, and cancels when their errors are compared.
     expert = router.fit(encoded.features, generator(settings.seed, "router"))
+    if not all(value.isfinite().all() for value in expert.values()):
+        raise RememberingError(
+            f"the generative model of task '{task.name}' diverged; nothing was changed; try a "
+            f"lower router.lr than {settings.router.lr}"
+        )
 
     # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
     memory = None
@@ -73,6 +78,7 @@ def learn(
         # Lines 21-23: a new adapter for this task alone.
         adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
         head = _new_head(model, task.classes)
+        key = training_key(settings, number, [encoded.features, task.targets])
         lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
         adapter, head = train(backbone, adapter, head, lesson, settings, None, progress, checkpoint)
         return Learned(expert, adapter, head, memory, absorbed=None)
@@ -86,6 +92,8 @@ def learn(
     old_adapter, old_head = model.adapters[absorbed], model.heads[absorbed]
     memories = [model.memories[record.number] for record in served]
     head = _extended_head(model, old_head, task.classes)
+    past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
+    key = training_key(settings, number, [encoded.features, task.targets, *past])
     lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
     adapter, head = fuse(
         backbone, old_adapter, old_head, head, lesson, memories, settings, progress, checkpoint
@@ -111,8 +119,9 @@ def _memorise(backbone: Backbone, task: Task, chosen: Tensor) -> Memory:
     """Keep images as they came, or at the backbone's size where that is smaller."""
     labels = tuple(task.labels[i] for i in chosen.tolist())
     images: ImageSequence = task.images
-    picked = images[chosen]
-    prepared = backbone.prepare(picked).cpu().contiguous()
-    if isinstance(picked, Tensor) and picked.nbytes <= prepared.nbytes:
-        return Memory(picked.contiguous(), labels)
-    return Memory(prepared, labels)
+    # A few at a time: 512 photographs at their full size would fill the memory of a machine.
+    batches: tuple[Tensor, ...] = chosen.split(BATCH)
+    prepared = torch.cat([backbone.prepare(images[index]).cpu() for index in batches])
+    if isinstance(images, Tensor) and images[0].nbytes <= prepared[0].nbytes:
+        return Memory(images[chosen].contiguous(), labels)
+    return Memory(prepared.contiguous(), labels)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from remembering.errors import RememberingError
-from remembering.files import remove_unfinished
 
 NAME = ".lock"
 _held: set[Path] = set()
@@ -21,9 +20,9 @@ def only_writer(folder: Path) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused, and told who holds it.
 
     The lock belongs to the process (flock), so it ends with it, however it ends. Readers need none:
-    they always find the last complete state. What a killed writer left half written is removed. The
-    folder is made if it is missing, and removed again if nothing was put into it. Within a process
-    the lock may be taken again, as a command that learns and then saves does.
+    they always find the last complete state. The folder is made if it is missing, and removed again
+    if nothing was put into it. Within a process the lock may be taken again, as a command that
+    learns and then saves does; threads of one process must agree among themselves.
     """
     key = folder.resolve()
     if key in _held:
@@ -39,7 +38,6 @@ def only_writer(folder: Path) -> Iterator[None]:
         ) from error
     _held.add(key)
     try:
-        remove_unfinished(folder)
         yield
     finally:
         _held.discard(key)

@@ -84,6 +84,18 @@ class RememberingTransformer:
     """
 
     def __init__(self, backbone: Backbone, settings: Settings):
+        if settings.first_layer >= backbone.depth:
+            raise RememberingError(
+                f"first_layer = {settings.first_layer} is not among the {backbone.depth} layers of "
+                f"'{backbone.name}'"
+            )
+        if settings.router.layers[-1] > backbone.depth:
+            raise RememberingError(
+                f"router.layers = {settings.router.layers} reaches past the {backbone.depth} "
+                f"layers of '{backbone.name}'"
+            )
+        if settings.head == "frozen":
+            backbone.require_classifier()
         self.backbone = backbone
         self.settings = settings
         self.router: Router = make_router(settings.router)
@@ -113,6 +125,11 @@ class RememberingTransformer:
         settings = replace(settings or Settings(), **changes)
         if not isinstance(backbone, Backbone):
             backbone = Backbone.load(backbone, image_size)
+        elif image_size not in (None, backbone.image_size):
+            raise RememberingError(
+                f"the backbone is loaded for {backbone.image_size} px; "
+                f"load it anew for {image_size}"
+            )
         return cls(backbone, settings)
 
     @property

@@ -15,8 +15,6 @@ from remembering.model import RememberingTransformer
 from remembering.tasks.task import Label
 from remembering.terminal import TerminalProgress
 
-CHUNK = 1024  # decoded images held at a time
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -54,26 +52,23 @@ def predict_files(
         raise RememberingError(f"there are no images in {', '.join(map(str, paths)) or 'nothing'}")
     model = RememberingTransformer.load(model_dir, backbone)
     readable, skipped = _readable(files)
-    answers: list[Answer] = []
-    # Images that are routed together must be seen together; single ones go in chunks.
-    size = len(readable) if together else CHUNK
-    for start in range(0, len(readable), max(1, size)):
-        part = readable[start : start + size]
-        groups = [str(path.parent) for path in part] if together else None
-        said = model.predict(part, groups, TerminalProgress())
-        names = [record.name for record in model.tasks]
-        for i, path in enumerate(part):
-            column = names.index(said.tasks[i])
-            answers.append(
-                Answer(
-                    str(path),
-                    said.labels[i],
-                    round(float(said.confidence[i]), 6),
-                    said.tasks[i],
-                    int(said.adapters[i]),
-                    float(said.errors[i, column]),
-                )
-            )
+    if not readable:
+        return Answers([], skipped, complete=False)
+    groups = [str(path.parent) for path in readable] if together else None
+    said = model.predict(readable, groups, TerminalProgress())
+    column = {record.name: i for i, record in enumerate(model.tasks)}
+    answers = [
+        Answer(str(path), label, round(probability, 6), task, adapter, errors[column[task]])
+        for path, label, probability, task, adapter, errors in zip(
+            readable,
+            said.labels,
+            said.confidence.tolist(),
+            said.tasks,
+            said.adapters.tolist(),
+            said.errors.tolist(),
+            strict=True,
+        )
+    ]
     return Answers(answers, skipped, not any(path in skipped for path in named))
 
 

@@ -43,6 +43,8 @@ class Preprocessing:
     def from_config(cls, config: Path | None, size: int, channels: int) -> Preprocessing:
         """Read `preprocessor_config.json`; without one, ViT's defaults (bilinear, 0.5, 0.5)."""
         spec: dict[str, Any] = json.loads(config.read_text()) if config else {}
+        # Some processors write null for what they leave at its default.
+        spec = {key: value for key, value in spec.items() if value is not None}
         wanted = spec.get("size", size)
         if isinstance(wanted, int):
             wanted = {"height": wanted, "width": wanted}
@@ -89,7 +91,7 @@ class Preprocessing:
 
 
 def _per_channel(value: float | list[float], channels: int) -> tuple[float, ...]:
-    values = value if isinstance(value, list) else [value]
+    values = [float(v) for v in (value if isinstance(value, list) else [value])]
     return tuple(values * channels if len(values) == 1 else values)
 
 

@@ -35,12 +35,12 @@ from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import Evaluator, Score, TaskScore
 from remembering.experiments import Experiment
-from remembering.files import in_use, write_atomic
+from remembering.files import remove_unfinished, write_atomic
 from remembering.lock import only_writer
 from remembering.model import RememberingTransformer
 from remembering.progress import SILENT, Progress
 from remembering.report.published import published_for
-from remembering.store import is_model
+from remembering.store import in_use, is_model
 from remembering.tasks.permute import permute
 from remembering.tasks.sequence import sequence
 from remembering.tasks.sources import load
@@ -91,7 +91,8 @@ def run(
     """
     stream = make_stream(experiment)
     backbone = Backbone.load(experiment.backbone, experiment.image_size)
-    settings = replace(experiment.learning, epochs=experiment.epochs)
+    epochs = experiment.epochs(len(stream.tasks))
+    model = RememberingTransformer(backbone, replace(experiment.learning, epochs=epochs))
     for baseline in experiment.baselines:
         if baseline not in BASELINES:
             raise RememberingError(
@@ -103,14 +104,15 @@ def run(
         done = _Done.read(out / SCORES)
         if is_model(out / MODEL):
             model = RememberingTransformer.load(out / MODEL)
-        else:
-            model = RememberingTransformer(backbone, settings)
-        if len(done.scores) > len(model.tasks):
-            raise RememberingError(f"{out / SCORES} is ahead of {out / MODEL}; start anew")
+        if not 0 <= len(model.tasks) - len(done.scores) <= 1:
+            raise RememberingError(
+                f"{out / SCORES} tells of {len(done.scores)} tasks and {out / MODEL} of "
+                f"{len(model.tasks)}; they do not belong together; start anew with another --out"
+            )
         _learn_stream(model, stream, evaluator, done, out, save_steps, progress)
         for baseline in experiment.baselines:
             if baseline not in done.baselines:
-                learner = BASELINES[baseline](backbone, settings)
+                learner = BASELINES[baseline](backbone, model.settings)
                 done.baselines[baseline] = _run_baseline(learner, stream, progress)
                 done.write(out / SCORES)
         results = _results(name, experiment, variant, small, stream, model, done)
@@ -183,9 +185,11 @@ def _open(out: Path, experiment: Experiment, resume: bool) -> None:
             raise RememberingError(
                 f"{out} holds a run with other settings ({CONFIG} differs); give another --out"
             )
+        remove_unfinished(out)
         return
     if in_use(out):
         raise RememberingError(f"{out} is not empty and holds no run; give another --out")
+    remove_unfinished(out)
     write_atomic(out / CONFIG, tomli_w.dumps(typed.write(experiment)).encode())
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,13 @@ from torch import Tensor
 
 from remembering import typed
 from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, from_peft, to_peft
-from remembering.backbone import Backbone
+from remembering.backbone import BUNDLED, Backbone
+from remembering.checkpoint import NAME as PROGRESS
 from remembering.config import Settings
 from remembering.errors import RememberingError
-from remembering.files import in_use, sha256, write_atomic
+from remembering.files import UNFINISHED, remove_unfinished, sha256, write_atomic
 from remembering.heads import Head
+from remembering.lock import NAME as LOCK
 from remembering.lock import only_writer
 from remembering.memory import Memory
 
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 VERSION = 1
 MANIFEST = "manifest.json"
 ROOMS = ("adapters", "heads", "routers", "memory")
+_FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")
 
 
 @dataclass(frozen=True)
@@ -96,16 +100,17 @@ def save(model: RememberingTransformer, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise RememberingError(f"{folder} is a file; give a folder for the model")
     files, manifest = _pack(model)
+    text = json.dumps(dataclasses.asdict(manifest), indent=1, allow_nan=False)
     with only_writer(folder):
-        if in_use(folder):
-            read_manifest(folder)  # refuses other folders, and models of another version
+        # Refuses folders with other things in them, and models of another version.
+        before = read_manifest(folder) if is_model(folder) or in_use(folder) else None
         for name, data in files.items():
-            path = folder / name
-            if not (path.is_file() and path.stat().st_size == len(data)):
-                write_atomic(path, data)
-        text = json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False)
+            kept = before and before.files.get(name) == manifest.files[name]
+            if not (kept and (folder / name).is_file()):
+                write_atomic(folder / name, data)
         write_atomic(folder / MANIFEST, text.encode())
         _remove_unnamed(folder, set(files))
+        remove_unfinished(folder)
 
 
 def _pack(model: RememberingTransformer) -> tuple[dict[str, bytes], Manifest]:
@@ -165,11 +170,13 @@ def load(
     this reads again.
     """
     while True:
-        manifest = read_manifest(folder)
+        if intact_only:
+            manifest, wrong = _damage(folder)
+            whole = _intact(manifest, wrong)
+        else:
+            whole = manifest = read_manifest(folder)
         try:
-            return _assemble(
-                folder, _intact(folder, manifest) if intact_only else manifest, backbone
-            )
+            return _assemble(folder, whole, backbone)
         except RememberingError:
             if read_manifest(folder) == manifest:
                 raise
@@ -177,24 +184,25 @@ def load(
 
 def verify(folder: Path) -> list[str]:
     """What is wrong with the files of a model, a sentence each; empty if all is well."""
-    manifest = read_manifest(folder)
-    return list(_damage(folder, manifest).values())
+    return list(_damage(folder)[1].values())
 
 
-def _damage(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """The files that are not what was saved, and why."""
-    wrong = {}
-    for name in manifest.files:
-        try:
-            _checked(folder, name, manifest)
-        except RememberingError as error:
-            wrong[name] = str(error)
-    return wrong
+def _damage(folder: Path) -> tuple[Manifest, dict[str, str]]:
+    """The manifest, and the files that are not what was saved, with the reason."""
+    while True:
+        manifest = read_manifest(folder)
+        wrong = {}
+        for name in manifest.files:
+            try:
+                _checked(folder, name, manifest)
+            except RememberingError as error:
+                wrong[name] = str(error)
+        if not wrong or read_manifest(folder) == manifest:  # else a writer came between
+            return manifest, wrong
 
 
-def _intact(folder: Path, manifest: Manifest) -> Manifest:
+def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
     """The manifest without the tasks that need a damaged file."""
-    wrong = _damage(folder, manifest)
 
     def whole(*names: str | None) -> bool:
         return not any(
@@ -234,11 +242,6 @@ def _assemble(
             folder, entry.head, manifest, lambda t, m: _unpack_head(t, m, loaded)
         )
     for task in manifest.tasks:
-        if str(task.adapter) not in manifest.adapters:
-            raise RememberingError(
-                f"{folder / MANIFEST} sends task '{task.name}' to adapter {task.adapter}, which is "
-                "not there; restore the folder from a copy"
-            )
         record = TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
         model.tasks.append(record)
         expert = _unpack(folder, task.expert, manifest, lambda t, _: _to(t, loaded.device))
@@ -247,6 +250,19 @@ def _assemble(
             model.memories[task.number] = _unpack(folder, task.memory, manifest, _unpack_memory)
     model.next_number = manifest.next_number
     return model
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a folder without a manifest holds other things than a first save that died."""
+    if not folder.is_dir():
+        return False
+    for path in folder.iterdir():
+        if path.name in (LOCK, PROGRESS) or path.name.endswith(UNFINISHED):
+            continue
+        ours = path.name in ROOMS and path.is_dir()
+        if not ours or not all(_FILE.fullmatch(p.name.lstrip(".")) for p in path.iterdir()):
+            return True
+    return False
 
 
 def is_model(folder: Path) -> bool:
@@ -271,13 +287,38 @@ def read_manifest(folder: Path) -> Manifest:
             f"the model in {folder} has version {version}, this program reads version {VERSION}; "
             + ("update the program" if version > VERSION else "save it anew with an older program")
         )
-    return typed.read(Manifest, data, str(path))
+    manifest = typed.read(Manifest, data, str(path))
+    _check(manifest, path)
+    return manifest
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    """What types cannot say: numbers that name things are small, unique and known."""
+    numbers = [task.number for task in manifest.tasks]
+    names = [task.name for task in manifest.tasks]
+    wrong = None
+    if not 0 <= manifest.next_number < 2**31:
+        wrong = f"next_number = {manifest.next_number}"
+    elif not all(0 <= n < manifest.next_number for n in numbers) or len({*numbers}) < len(numbers):
+        wrong = f"the task numbers {numbers}"[:80]
+    elif len({*names}) < len(names):
+        wrong = "two tasks of one name"
+    elif not all(n.isdecimal() and int(n) < manifest.next_number for n in manifest.adapters):
+        wrong = f"the adapter numbers {list(manifest.adapters)}"[:80]
+    if wrong:
+        raise RememberingError(f"{path} is damaged: {wrong} cannot be; restore it from a copy")
+    for task in manifest.tasks:
+        if str(task.adapter) not in manifest.adapters:
+            raise RememberingError(
+                f"{path} sends task '{task.name}' to adapter {task.adapter}, which is not there; "
+                "restore it from a copy"
+            )
 
 
 def _portable_name(name: str) -> str:
     """A folder by its full path, so that the model loads from anywhere on this machine."""
     path = Path(name).expanduser()
-    return str(path.resolve()) if path.is_dir() else name
+    return str(path.resolve()) if name != BUNDLED and path.is_dir() else name
 
 
 def _pack_head(head: Head) -> bytes:
@@ -323,7 +364,7 @@ def _unpack(
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
         return build(load_tensors(data), {key: json.loads(value) for key, value in header.items()})
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise RememberingError(f"{folder / name} cannot be used: {error}") from error
 
 

@@ -97,6 +97,11 @@ def train(
                 step(len(index), f"loss {value:.3f}")
                 if checkpoint and checkpoint.due(i + 1, per_epoch):
                     checkpoint.write(lesson.key, i + 1, parameters, optimizer)
+    if not all(parameter.isfinite().all() for parameter in parameters):
+        raise RememberingError(
+            f"the adapter of task '{lesson.name}' diverged in the last step; nothing was changed; "
+            f"try a lower lr than {settings.lr}"
+        )
     trained = head.with_tensors(head.weight.detach(), head.bias.detach()) if head.trained else head
     return adapter.frozen(), trained
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import types
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,7 +60,7 @@ def _value(kind: Any, data: Any, where: str, key: str) -> Any:
     if origin is dict and isinstance(data, dict):
         return {str(k): _value(arguments[1], v, where, f"{key}.{k}") for k, v in data.items()}
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        if math.isfinite(data):
+        if abs(data) < 1e300:  # neither NaN nor infinite, nor an integer that overflows
             return float(data)
         raise _wrong(where, key, data, "a finite number")
     if kind is Any or (isinstance(kind, type) and type(data) is kind):

@@ -24,7 +24,7 @@ class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
     To add one, subclass this in a file of its own and name it in `remembering.baselines.BASELINES`;
-    `tests/baselines/test_contract.py` then runs on it.
+    `tests/baselines/test_baselines.py` then runs on it.
     """
 
     every_task = True

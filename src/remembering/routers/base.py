@@ -22,7 +22,7 @@ class Router(ABC):
     """Scores inputs against the experts of all tasks in one batched operation.
 
     To add a router, subclass this, write `fit`, `errors` and `encode`, and name the class in
-    `remembering.routers.ROUTERS`; `tests/routers/test_contract.py` then runs on it.
+    `remembering.routers.ROUTERS`; `tests/routers/test_routers.py` then runs on it.
     """
 
     def __init__(self, settings: RouterSettings):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
-from remembering.images import DatasetImages, ImageSequence, as_images, class_folders, subset
+from remembering.images import DatasetImages, ImageSequence, as_images, class_folders
 
 if TYPE_CHECKING:
     import datasets
@@ -74,10 +74,6 @@ class Task:
             raise RememberingError(
                 f"class '{label}' of task '{self.name}' has one image; give at least two"
             )
-
-    def take(self, index: Tensor) -> Task:
-        """The part of this task at these positions."""
-        return Task(self.name, subset(self.images, index), [self.labels[i] for i in index.tolist()])
 
     @classmethod
     def from_folder(cls, folder: str | Path, name: str | None = None) -> Task:
@@ -147,7 +143,7 @@ def _plain(labels: Any) -> list[Any]:
 
 def _label(label: Any, position: int, task: str) -> Label:
     if isinstance(label, str):
-        return label
+        return str(label)  # numpy has strings of its own
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         return int(label)
     raise RememberingError(

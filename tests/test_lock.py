@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from remembering.cli import main
 from remembering.errors import RememberingError
 from remembering.lock import only_writer
 
@@ -20,7 +22,9 @@ HOLD = (
 )
 
 
-def test_the_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_the_second_writer_is_told_who_holds_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -29,6 +33,13 @@ def test_the_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
         message = f"process {holder.pid} is writing"
         with pytest.raises(RememberingError, match=message), only_writer(tmp_path):
             pass
+        pets = tmp_path.parent / "pets"
+        for label in ("cat", "dog"):
+            (pets / label).mkdir(parents=True)
+            for i in range(2):
+                Image.new("L", (8, 8), 9 * i).save(pets / label / f"{i}.png")
+        assert main(["learn", str(tmp_path), str(pets)]) == 1
+        assert message in capsys.readouterr().err
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
     with only_writer(tmp_path):

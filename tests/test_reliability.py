@@ -7,7 +7,9 @@ import os
 import random
 import resource
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,42 @@ def test_a_full_disk_leaves_the_old_state(limit: int, tmp_path: Path) -> None:
     assert verify(folder) == []
     assert not [path for path in folder.rglob(".*") if path.is_file()], "no leftovers"
     assert len(RememberingTransformer.load(folder).tasks) == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own that holds 600 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a small file system is not permitted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_and_one_that_is_read_only(
+    backbone: Backbone, small_disk: Path
+) -> None:
+    folder = small_disk / "model"
+    model = learned(backbone, 2)
+    model.save(folder)
+    (small_disk / "filler").write_bytes(b"0" * (shutil.disk_usage(small_disk).free - 8192))
+    model.learn(make_task(2, ("x", "y")))
+    with pytest.raises(RememberingError, match="cannot be written: No space left"):
+        model.save(folder)
+    assert verify(folder) == []
+    assert len(RememberingTransformer.load(folder).tasks) == 2
+    (small_disk / "filler").unlink()
+    model.save(folder)
+    assert len(RememberingTransformer.load(folder).tasks) == 3
+    remount = ["mount", "-o", "remount,ro", str(small_disk)]
+    subprocess.run(remount, check=True, capture_output=True)
+    with pytest.raises(RememberingError, match="Read-only file system"):
+        model.save(folder)
+    assert len(RememberingTransformer.load(folder).tasks) == 3
 
 
 def test_labels_and_names_never_become_paths(backbone: Backbone, tmp_path: Path) -> None:

@@ -221,7 +221,12 @@ def test_interrupted_runs_say_how_to_go_on_and_do(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     with subprocess.Popen(
-        [*command, "--out", str(cut)], stderr=subprocess.PIPE, text=True, env=environment
+        [*command, "--out", str(cut)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # A shell that starts tests in the background has them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 120
         while not (cut / "scores.json").exists() and time.monotonic() < deadline:

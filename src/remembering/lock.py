@@ -64,7 +64,12 @@ def _acquire(folder: Path) -> int:
                 "done, or choose another folder"
             ) from error
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            except OSError:  # a full disk
+                path.unlink()
+                os.close(descriptor)
+                raise
             return descriptor
         os.close(descriptor)

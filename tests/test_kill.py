@@ -94,6 +94,7 @@ def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     subprocess.run(learn(whole), check=True, env=environment, capture_output=True)
     duration = time.monotonic() - started
     rng = random.Random(1)
+    killed = 0
     for _ in range(5):
         with subprocess.Popen(
             learn(cut, "--resume"), env=environment, stdout=subprocess.DEVNULL
@@ -103,6 +104,8 @@ def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
                 break
             except subprocess.TimeoutExpired:
                 process.kill()
+                killed += 1
+    assert killed, "every process got through before it could be killed"
     if not (cut / "manifest.json").exists():
         subprocess.run(learn(cut, "--resume"), check=True, env=environment, capture_output=True)
     one, two = (

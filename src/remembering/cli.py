@@ -131,7 +131,7 @@ class Report:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `remember`; returns its exit code."""
     # OpenMP's threads spin while they wait, which on a busy machine makes small models up to 15
-    # times slower; asleep they cost next to nothing. Read once, when torch is first imported.
+    # times slower than threads that sleep. Read once, when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

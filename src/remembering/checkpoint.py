@@ -49,7 +49,7 @@ class Checkpoint:
         tensors = {f"parameter.{i}": p.detach().cpu() for i, p in enumerate(parameters)}
         for i, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{name}": value.cpu() for name, value in state.items()}
-        metadata = {"key": key, "step": str(step), "sha256": _digest(tensors.values())}
+        metadata = {"key": key, "step": str(step), "sha256": digest(tensors.values())}
         metadata["names"] = " ".join(tensors)
         write_atomic(self.path, save(tensors, metadata=metadata))
 
@@ -69,7 +69,7 @@ class Checkpoint:
                 tensors = {name: file.get_tensor(name) for name in metadata["names"].split()}
         except (OSError, SafetensorError, KeyError):
             return 0
-        if _digest(tensors.values()) != metadata.get("sha256"):
+        if digest(tensors.values()) != metadata.get("sha256"):
             return 0
         with torch.no_grad():
             for i, parameter in enumerate(parameters):
@@ -91,9 +91,10 @@ class Checkpoint:
 
 def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:
     """What a training depends on: settings, which task, its data, and what it is distilled from."""
-    parts = [typed.write(settings), number, _digest(tensors)]
+    parts = [typed.write(settings), number, digest(tensors)]
     return sha256(json.dumps(parts, sort_keys=True).encode())
 
 
-def _digest(tensors: Iterable[Tensor]) -> str:
+def digest(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the bytes of tensors, one after the other."""
     return sha256(b"".join(t.detach().cpu().contiguous().numpy().tobytes() for t in tensors))

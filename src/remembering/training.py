@@ -40,10 +40,51 @@ class Lesson:
         return len(self.targets)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """One step: what goes in, and what the adapter and head under training make of it."""
+
+    adapter: Adapter
+    head: Head
+    index: Tensor
+    """Positions in the lesson."""
+    tokens: Tensor
+    """What enters the first adapted layer."""
+    features: Tensor
+    """What the head reads: (n, dim)."""
+    outputs: Tensor
+    """What the head says: (n, outputs)."""
+    targets: Tensor
+    """The outputs wanted: (n,)."""
+    step: int
+    """Counted from 0 over all epochs."""
+
+
+class Rules:
+    """What a method changes in a step of training. As it stands, nothing: plain cross entropy."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        """What is minimised."""
+        return F.cross_entropy(batch.outputs, batch.targets)
+
+    def gradients(self, adapter: Adapter, head: Head) -> None:
+        """After the backward pass: gradients may be read, and changed in place."""
+
+    def stepped(self, adapter: Adapter, head: Head) -> None:
+        """After the optimiser's step."""
+
+
+PLAIN = Rules()
+
+
 def logits(backbone: Backbone, adapter: Adapter, head: Head, tokens: Tensor) -> Tensor:
     """f(v; {θ_ViT, θ_adapter}): the rest of the way, from the first adapted layer on."""
-    last = backbone.run(tokens, start=adapter.first_layer, adapters=adapter.active())
-    return head.logits(backbone, last)
+    return head.logits(backbone, adapted(backbone, adapter, tokens))
+
+
+def adapted(backbone: Backbone, adapter: Adapter, tokens: Tensor) -> Tensor:
+    """The last state, with every sample under one adapter."""
+    return backbone.run(tokens, start=adapter.first_layer, adapters=adapter.active())
 
 
 def train(
@@ -55,8 +96,11 @@ def train(
     replay: ReplayLoss | None = None,
     progress: Progress = SILENT,
     checkpoint: Checkpoint | None = None,
+    rules: Rules = PLAIN,
 ) -> tuple[Adapter, Head]:
     """Minimise ℓ_CE, or α ℓ_CE + (1 − α) ℓ_replay, with AdamW; the arguments are left as they are.
+
+    `rules` may put another loss in the place of ℓ_CE, and look at or change each step.
 
     Raises:
         RememberingError: if the loss stops being a number.
@@ -80,9 +124,13 @@ def train(
             for i, index in enumerate(batches, start=epoch * per_epoch):
                 if i < done:
                     continue
-                outputs = logits(backbone, adapter, head, lesson.prefix[index])
+                tokens = lesson.prefix[index]
+                features = head.features(backbone, adapted(backbone, adapter, tokens))
+                outputs = F.linear(features, head.weight, head.bias)
                 targets = lesson.targets[index].to(outputs.device)
-                loss = F.cross_entropy(outputs, targets)
+                loss = rules.loss(
+                    Batch(adapter, head, index, tokens, features, outputs, targets, i)
+                )
                 if replay is not None:
                     loss = settings.alpha * loss + (1 - settings.alpha) * replay(adapter, head, i)
                 value = loss.item()
@@ -93,7 +141,9 @@ def train(
                     )
                 optimizer.zero_grad()
                 loss.backward()
+                rules.gradients(adapter, head)
                 optimizer.step()
+                rules.stepped(adapter, head)
                 step(len(index), f"loss {value:.3f}")
                 if checkpoint and checkpoint.due(i + 1, per_epoch):
                     checkpoint.write(lesson.key, i + 1, parameters, optimizer)

@@ -1,12 +1,44 @@
 """Rivals on the same backbone: one file a method, one contract, one registry."""
 
+from dataclasses import dataclass
+
 from remembering.baselines.base import Baseline
+from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.joint import Joint
+from remembering.baselines.lwf import LwF
+from remembering.baselines.ncm import NearestClassMean
+from remembering.baselines.online_ewc import OnlineEWC
+from remembering.baselines.ranpac import RanPAC
+from remembering.baselines.si import SI
+from remembering.baselines.slda import StreamingLDA
 
-BASELINES: dict[str, type[Baseline]] = {
-    "finetune": FineTuning,
-    "joint": Joint,
-}
+_METHODS: tuple[type[Baseline], ...] = (
+    FineTuning,
+    Joint,
+    NearestClassMean,
+    StreamingLDA,
+    RanPAC,
+    LwF,
+    EWC,
+    OnlineEWC,
+    SI,
+)
+BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 
-__all__ = ["BASELINES", "Baseline"]
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A method of the paper's tables that cannot be carried over, and why not."""
+
+    title: str
+    reference: str
+    reason: str
+    published: str | None = None
+    """Its row in the paper's Table 1, if it has one."""
+
+
+LEFT_OUT: dict[str, LeftOut] = {}
+"""By name; their rows stay in every comparison."""
+
+__all__ = ["BASELINES", "LEFT_OUT", "Baseline", "LeftOut"]

@@ -1,77 +1,321 @@
-"""The contract of every rival: learn a task, predict images, say what is kept."""
+"""The contract of every rival: learn a task, predict images, say what is kept, save and load.
+
+Whatever a method remembers lies in `tensors`, by name, and in `notes`, which JSON can write. From
+those two the base class counts the footprint, saves, loads, and takes back a task that failed.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
+from remembering import typed
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
+from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.checkpoint import digest
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches
-from remembering.evaluation.footprint import Footprint
+from remembering.errors import RememberingError
+from remembering.files import write_atomic
 from remembering.heads import Head
-from remembering.images import ImageSequence
+from remembering.images import ImageSequence, as_images
 from remembering.progress import SILENT, Progress
 from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
-from remembering.training import logits
+from remembering.training import Lesson, Rules, logits, train
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a method keeps beside the frozen backbone."""
+
+    parameters: int
+    """Floating-point numbers."""
+    bytes: int
+    """Everything: these, counters, and stored images."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Kept:
+        """Counted."""
+        return cls(
+            sum(t.numel() for t in tensors.values() if t.is_floating_point()),
+            sum(t.nbytes for t in tensors.values()),
+        )
 
 
 class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
-    To add one, subclass this in a file of its own and name it in `remembering.baselines.BASELINES`;
-    `tests/baselines/test_baselines.py` then runs on it.
+    To add one, subclass this (or `SingleAdapter`, or `FrozenFeatures`) in a file of its own and
+    name it in `remembering.baselines.BASELINES`; `tests/baselines/test_baselines.py` then runs on
+    it. Tensors in `tensors` are replaced, never changed in place: that is how a task that fails is
+    taken back. Row i of whatever a method keeps per class belongs to `classes[i]`.
     """
 
-    every_task = True
+    name: ClassVar[str]
+    """As the command knows it."""
+    title: ClassVar[str]
+    """As tables show it."""
+    reference: ClassVar[str]
+    """Who proposed it, and where."""
+    published: ClassVar[str | None] = None
+    """Its row in the paper's Table 1, if it has one."""
+    stores: ClassVar[str]
+    """What is kept, in a sentence."""
+    defaults: ClassVar[Mapping[str, float]] = {}
+    """Its own numbers by name; `options` has those in force."""
+    every_task: ClassVar[bool] = True
     """Whether it is worth asking after each task, or only after the last."""
 
-    def __init__(self, backbone: Backbone, settings: Settings):
+    def __init__(
+        self,
+        backbone: Backbone,
+        settings: Settings,
+        cache: FeatureCache | None = None,
+        **options: float,
+    ):
+        unknown = sorted(set(options) - set(self.defaults))
+        if unknown:
+            known = ", ".join(self.defaults) or "none"
+            raise RememberingError(
+                f"method '{self.name}' has no option '{unknown[0]}'; its options are {known}"
+            )
         self.backbone = backbone
         self.settings = settings
+        self.cache = cache
+        self.options = {**self.defaults, **options}
+        self.classes: tuple[Label, ...] = ()
+        self.learned = 0
+        self.tensors: dict[str, Tensor] = {}
+        self.notes: dict[str, Any] = {}
 
     @abstractmethod
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        """Learn the next task, number `learned`; its labels are in `classes` already."""
+
+    @abstractmethod
+    def scores(self, images: ImageSequence) -> Tensor:
+        """How much each image, looked at alone, is of each class: (n, classes)."""
+
+    @property
+    def trained(self) -> int:
+        """Parameters that gradient descent changes."""
+        return 0
+
     def learn(self, task: Task, progress: Progress = SILENT) -> None:
-        """Learn the next task."""
+        """Learn the next task. If it fails for any reason, all is as it was before."""
+        task.check_learnable()
+        if self.classes and type(self.classes[0]) is not type(task.classes[0]):
+            raise RememberingError(
+                f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the tasks "
+                f"before it have {type(self.classes[0]).__name__} labels; use one kind"
+            )
+        before = self.classes, dict(self.tensors), copy.deepcopy(self.notes)
+        self.classes = tuple(dict.fromkeys([*self.classes, *task.classes]))
+        try:
+            self.learn_task(task, progress)
+        except BaseException:
+            self.classes, self.tensors, self.notes = before
+            raise
+        self.learned += 1
 
-    @abstractmethod
-    def predict(self, images: ImageSequence) -> list[Label]:
+    def predict(self, images: Any) -> list[Label]:
         """Answer images, each alone, without their task."""
+        if not self.learned:
+            raise RememberingError(f"method '{self.name}' has learned no task yet")
+        return [self.classes[i] for i in self.scores(as_images(images)).argmax(1).tolist()]
+
+    def targets(self, labels: Sequence[Label]) -> Tensor:
+        """Position of each label in `classes`."""
+        position = {label: i for i, label in enumerate(self.classes)}
+        return torch.tensor([position[label] for label in labels])
+
+    def everything(self) -> dict[str, Tensor]:
+        """All tensors that must be kept to go on learning and to answer."""
+        return self.tensors
+
+    def footprint(self) -> Kept:
+        """What is kept beside the frozen backbone, counted."""
+        return Kept.of(self.everything())
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file, atomically."""
+        tensors = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in sorted(self.everything().items())
+        }
+        meta = {
+            "version": VERSION,
+            "method": self.name,
+            "options": self.options,
+            "settings": typed.write(self.settings),
+            "backbone": self.backbone.fingerprint(),
+            "classes": self.classes,
+            "learned": self.learned,
+            "notes": self.notes,
+            "sha256": digest(tensors.values()),
+        }
+        write_atomic(path, save(tensors, metadata={"remembering": json.dumps(meta)}))
+
+    @classmethod
+    def load(cls, path: Path, backbone: Backbone, cache: FeatureCache | None = None) -> Self:
+        """Read what `save` wrote; it answers and goes on learning with the same bits."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                meta = json.loads((file.metadata() or {})["remembering"])
+                tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+            if digest(tensors.values()) != meta["sha256"]:
+                raise ValueError("its checksum is wrong")
+            if (meta["version"], meta["method"]) != (VERSION, cls.name):
+                raise ValueError(f"it holds {meta['method']}, version {meta['version']}")
+            if meta["backbone"] != backbone.fingerprint():
+                raise ValueError("it was learned on another backbone")
+            settings = typed.read(Settings, meta["settings"], str(path))
+            learner = cls(backbone, settings, cache, **meta["options"])
+            learner.classes = tuple(meta["classes"])
+            learner.learned = meta["learned"]
+            learner.notes = meta["notes"]
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RememberingError(f"{path} cannot be used ({error})") from error
+        learner.restore({name: value.to(backbone.device) for name, value in tensors.items()})
+        return learner
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `everything` gave when it was saved."""
+        self.tensors = tensors
+
+
+class FrozenFeatures(Baseline):
+    """What methods share that only read features of the frozen backbone.
+
+    They say what a class is from features (`learn_features`) and score features
+    (`feature_scores`); each image is encoded once, also across methods that share a cache.
+    """
 
     @abstractmethod
-    def footprint(self) -> Footprint:
-        """What is kept beside the frozen backbone."""
+    def learn_features(self, features: Tensor, targets: Tensor) -> None:
+        """Take in one task: features (n, dim), and the position in `classes` of each."""
+
+    @abstractmethod
+    def feature_scores(self, features: Tensor) -> Tensor:
+        """(n, dim) to (n, classes); each row by itself."""
+
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
+            features = self.features(task.images)
+            step(len(task))
+        self.learn_features(features, self.targets(task.labels).to(features.device))
+
+    def scores(self, images: ImageSequence) -> Tensor:
+        return self.feature_scores(self.features(images))
+
+    def features(self, images: ImageSequence, depth: int | None = None) -> Tensor:
+        """The normalised CLS token after `depth` layers, all of them unless given: (n, dim)."""
+        depth = self.backbone.depth if depth is None else depth
+        if self.cache is None:
+            return frozen_features(self.backbone, images, depth)
+        return self.cache.features(self.backbone, images, depth)
 
 
-class SingleAdapter(Baseline):
-    """What methods share that have one adapter and one head over all classes seen."""
+class SingleAdapter(Baseline, Rules):
+    """What methods share that train one adapter and one head over all classes seen.
 
-    def __init__(self, backbone: Backbone, settings: Settings):
-        super().__init__(backbone, settings)
+    A method changes the loss (`loss`), the gradients (`gradients`) or looks at each step
+    (`stepped`), as `training.Rules` says; `begin` and `end` come before and after the training of
+    a task, and `lesson` says what is trained on.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        settings: Settings,
+        cache: FeatureCache | None = None,
+        **options: float,
+    ):
+        super().__init__(backbone, settings, cache, **options)
         self.start_anew()
 
+    def begin(self, task: Task, lesson: Lesson) -> None:
+        """Before a task is trained; `adapter` and `head` are the old ones."""
+
+    def end(self, task: Task, lesson: Lesson) -> None:
+        """After a task is trained; `adapter` and `head` are the new ones."""
+
+    def lesson(self, task: Task, head: Head) -> Lesson:
+        """What a task is trained on."""
+        prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
+        name = f"{task.name} ({self.title})"
+        return Lesson(prefix, head.targets(task.labels), name, self.learned)
+
     def start_anew(self) -> None:
-        """Know nothing."""
+        """An adapter and a head that know nothing."""
         settings = self.settings
         rng = generator(settings.seed, "baseline")
         self.adapter = Adapter.new(self.backbone, settings.rank, settings.first_layer, rng)
         self.head = Head.linear((), self.backbone)
 
-    def predict(self, images: ImageSequence) -> list[Label]:
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
-        answers: list[Label] = []
-        with torch.inference_mode():
-            for index in batches(len(images)):
-                outputs = logits(self.backbone, self.adapter, self.head, prefix[index])
-                answers += [self.head.classes[i] for i in outputs.argmax(1).tolist()]
-        return answers
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        head = self.head.extended(task.classes)
+        lesson = self.lesson(task, head)
+        self.begin(task, lesson)
+        self.adapter, self.head = train(
+            self.backbone, self.adapter, head, lesson, self.settings, None, progress, rules=self
+        )
+        self.end(task, lesson)
 
-    def footprint(self) -> Footprint:
-        return Footprint(self.adapter.parameters, self.head.parameters, 0, 0)
+    @torch.no_grad()
+    def scores(self, images: ImageSequence) -> Tensor:
+        return self.outputs(Prefix(self.backbone, images, self.settings.first_layer), len(images))
+
+    @torch.no_grad()
+    def outputs(self, prefix: Prefix, count: int) -> Tensor:
+        """What the adapter and head say now, of `count` images in a row: (n, their classes)."""
+        adapter, head = self.adapter, self.head
+        parts = [logits(self.backbone, adapter, head, prefix[index]) for index in batches(count)]
+        return torch.cat(parts)
+
+    @property
+    def adapter(self) -> Adapter:
+        """The one adapter."""
+        kept = self.tensors
+        return Adapter(kept["adapter.a"], kept["adapter.b"], self.settings.first_layer)
+
+    @adapter.setter
+    def adapter(self, adapter: Adapter) -> None:
+        self.tensors |= {"adapter.a": adapter.a, "adapter.b": adapter.b}
+
+    @property
+    def head(self) -> Head:
+        """The one head; within `learn_task` it knows the classes of the tasks before."""
+        weight = self.tensors["head.weight"]
+        rows = len(weight)
+        return Head(self.classes[:rows], weight, self.tensors["head.bias"], torch.arange(rows))
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self.tensors |= {"head.weight": head.weight, "head.bias": head.bias}
+
+    @property
+    def trained(self) -> int:
+        return self.adapter.parameters + self.head.parameters
+
+
+def parameters(adapter: Adapter, head: Head) -> dict[str, Tensor]:
+    """What training changes, by name."""
+    return {"a": adapter.a, "b": adapter.b, "weight": head.weight, "bias": head.bias}
 
 
 def accuracy(answers: Sequence[Label], labels: Sequence[Label]) -> float:

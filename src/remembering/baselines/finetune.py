@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from remembering.baselines.base import SingleAdapter
-from remembering.encoding import Prefix
-from remembering.progress import SILENT, Progress
-from remembering.tasks.task import Task
-from remembering.training import Lesson, train
 
 
 class FineTuning(SingleAdapter):
-    """One adapter and one growing head go on training on each task in turn, nothing else done."""
+    """One adapter and one growing head go on training on each task in turn, nothing else done.
 
-    learned = 0
-    """Tasks so far."""
+    ℓ = cross entropy over all classes seen so far, on the images of the task alone.
+    """
 
-    def learn(self, task: Task, progress: Progress = SILENT) -> None:
-        task.check_learnable()
-        prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
-        head = self.head.extended(task.classes)
-        name = f"{task.name} (fine-tuning)"
-        lesson = Lesson(prefix, head.targets(task.labels), name, self.learned)
-        self.adapter, self.head = train(
-            self.backbone, self.adapter, head, lesson, self.settings, progress=progress
-        )
-        self.learned += 1
+    name = "finetune"
+    title = "sequential fine-tuning"
+    reference = "McCloskey and Cohen (1989), Catastrophic interference in connectionist networks"
+    stores = "one adapter and one head"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
+
 from remembering.backbone import Backbone
-from remembering.baselines.base import SingleAdapter
+from remembering.baselines.base import Kept, SingleAdapter
+from remembering.baselines.exemplars import image_bytes, kept_images
+from remembering.baselines.features import FeatureCache
 from remembering.config import Settings
 from remembering.encoding import Prefix
-from remembering.evaluation.footprint import Footprint
 from remembering.images import ImageSequence, joined
 from remembering.progress import SILENT, Progress
 from remembering.tasks.task import Label, Task
@@ -16,41 +21,70 @@ from remembering.training import Lesson, train
 class Joint(SingleAdapter):
     """Keeps all data; one adapter of the same rank sees each image for the same number of epochs.
 
-    It is trained when it is asked, on all tasks given until then.
+    It is trained when it is asked, on all tasks given until then: ℓ = cross entropy over all
+    classes, on all images in one shuffled order.
     """
 
+    name = "joint"
+    title = "joint training"
+    reference = "the paper's IID oracle; Caruana (1997), Multitask learning"
+    stores = "one adapter, one head, and every training image"
     every_task = False
 
-    def __init__(self, backbone: Backbone, settings: Settings):
-        super().__init__(backbone, settings)
-        self.tasks: list[Task] = []
+    def __init__(
+        self,
+        backbone: Backbone,
+        settings: Settings,
+        cache: FeatureCache | None = None,
+        **options: float,
+    ):
+        super().__init__(backbone, settings, cache, **options)
+        self.data: list[tuple[ImageSequence, tuple[Label, ...]]] = []
         self.stale = False
         self.progress = SILENT
 
-    def learn(self, task: Task, progress: Progress = SILENT) -> None:
-        task.check_learnable()
-        self.tasks.append(task)
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        self.data.append((task.images, task.labels))
         self.stale = True
         self.progress = progress
 
-    def predict(self, images: ImageSequence) -> list[Label]:
-        if self.stale:
-            self._train()
+    def predict(self, images: Any) -> list[Label]:
+        self._train()
         return super().predict(images)
 
-    def footprint(self) -> Footprint:
-        if self.stale:
-            self._train()
-        return super().footprint()
+    def everything(self) -> dict[str, Tensor]:
+        self._train()
+        kept = dict(self.tensors)
+        for i, (images, labels) in enumerate(self.data):
+            kept[f"data.{i}.images"] = kept_images(self.backbone, images)
+            kept[f"data.{i}.targets"] = self.targets(labels)
+        return kept
+
+    def footprint(self) -> Kept:
+        """As counted from `everything`, without decoding every image for it."""
+        self._train()
+        kept = Kept.of(self.tensors)
+        images = sum(image_bytes(self.backbone, images) for images, _ in self.data)
+        targets = sum(8 * len(labels) for _, labels in self.data)
+        return Kept(kept.parameters, kept.bytes + images + targets)
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = {k: v for k, v in tensors.items() if not k.startswith("data.")}
+        for i in range(self.learned):
+            targets = tensors[f"data.{i}.targets"].tolist()
+            labels = tuple(self.classes[target] for target in targets)
+            self.data.append((tensors[f"data.{i}.images"].cpu(), labels))
 
     def _train(self) -> None:
+        if not self.stale:
+            return
         self.start_anew()
-        images = joined([task.images for task in self.tasks])
-        labels = [label for task in self.tasks for label in task.labels]
+        images = joined([images for images, _ in self.data])
+        labels = [label for _, part in self.data for label in part]
         prefix = Prefix(self.backbone, images, self.settings.first_layer).keep()
-        head = self.head.extended(list(dict.fromkeys(labels)))
+        head = self.head.extended(self.classes)
         lesson = Lesson(prefix, head.targets(labels), "everything (joint training)", number=0)
         self.adapter, self.head = train(
-            self.backbone, self.adapter, head, lesson, self.settings, progress=self.progress
+            self.backbone, self.adapter, head, lesson, self.settings, None, self.progress
         )
         self.stale = False

@@ -1,0 +1,94 @@
+"""A bounded memory of training images, shared by the methods that replay or imitate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from remembering.backbone import Backbone
+from remembering.baselines.base import Baseline
+from remembering.encoding import BATCH
+from remembering.errors import RememberingError
+from remembering.images import ImageSequence, joined
+from remembering.memory import herd
+from remembering.tasks.task import Task
+
+Choose = Callable[[Tensor, Tensor, int], Tensor]
+"""Features, targets and a number of images to the positions of those kept, best first in a class;
+`memory.herd` is one."""
+
+
+class Exemplars:
+    """At most `budget` images in all, shared out evenly over the classes of every task so far.
+
+    They lie in the method's own `tensors` (`exemplars.<task>.images` and `.targets`), so they are
+    saved, loaded and counted with it. A class that comes back in a later task has a share in both.
+    """
+
+    def __init__(self, learner: Baseline, budget: int):
+        if budget < 1:
+            raise RememberingError(f"a memory of {budget} images is none; give at least 1")
+        self.learner = learner
+        self.budget = budget
+
+    def __len__(self) -> int:
+        return sum(len(self._targets(number)) for number in self._tasks)
+
+    @property
+    def images(self) -> ImageSequence:
+        """All that are kept, task after task."""
+        return joined([self.learner.tensors[f"exemplars.{n}.images"] for n in self._tasks])
+
+    @property
+    def targets(self) -> Tensor:
+        """The position in the method's `classes` of each."""
+        return torch.cat([self._targets(number) for number in self._tasks])
+
+    def add(self, task: Task, features: Tensor, choose: Choose = herd) -> None:
+        """Make room, and keep of this task those that `choose` takes by their features."""
+        tensors, number = self.learner.tensors, self.learner.learned
+        classes = {n: int(self._targets(n).unique().numel()) for n in self._tasks}
+        share = self.budget // (sum(classes.values()) + len(task.classes))
+        for old in self._tasks:
+            targets = self._targets(old)
+            # Best first within a class, so the first `share` of each stay.
+            rank = torch.stack([(targets[: i + 1] == t).sum() for i, t in enumerate(targets)])
+            stay = rank <= share
+            for name in (f"exemplars.{old}.images", f"exemplars.{old}.targets"):
+                tensors[name] = tensors[name][stay.to(tensors[name].device)]
+        if share:
+            chosen = choose(features, task.targets, share * len(task.classes))
+            labels = [task.labels[i] for i in chosen.tolist()]
+            kept = kept_images(self.learner.backbone, task.images, chosen)
+            tensors[f"exemplars.{number}.images"] = kept
+            tensors[f"exemplars.{number}.targets"] = self.learner.targets(labels)
+
+    @property
+    def _tasks(self) -> list[int]:
+        names = [name.split(".") for name in self.learner.tensors]
+        return sorted(int(n[1]) for n in names if n[0] == "exemplars" and n[2] == "targets")
+
+    def _targets(self, number: int) -> Tensor:
+        return self.learner.tensors[f"exemplars.{number}.targets"].cpu()
+
+
+def kept_images(backbone: Backbone, images: ImageSequence, index: Tensor | None = None) -> Tensor:
+    """Images as they came, or at the backbone's size where that is smaller; uint8."""
+    index = torch.arange(len(images)) if index is None else index
+    if isinstance(images, Tensor) and images[0].nbytes <= _prepared_bytes(backbone, images):
+        return images[index].contiguous()
+    # A few at a time: many photographs at their full size would fill the memory of a machine.
+    parts = [backbone.prepare(images[part]).cpu() for part in index.split(BATCH)]
+    return torch.cat(parts).contiguous()
+
+
+def image_bytes(backbone: Backbone, images: ImageSequence) -> int:
+    """What `kept_images` takes for all of them."""
+    one = _prepared_bytes(backbone, images)
+    return len(images) * (min(one, images[0].nbytes) if isinstance(images, Tensor) else one)
+
+
+def _prepared_bytes(backbone: Backbone, images: ImageSequence) -> int:
+    return backbone.prepare(images[torch.tensor([0])])[0].nbytes

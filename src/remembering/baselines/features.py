@@ -1,0 +1,85 @@
+"""Features of the frozen backbone: the same for every method, so computed once where shared."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from remembering.backbone import Backbone
+from remembering.encoding import batches
+from remembering.files import sha256
+from remembering.images import ImageSequence
+
+LIMIT = 1024**3
+
+
+@torch.no_grad()
+def frozen_features(backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
+    """The normalised CLS token after `depth` layers, without any adapter: (n, dim)."""
+    parts = [
+        backbone.pool(backbone.run(backbone.embed(images[index]), stop=depth))
+        for index in batches(len(images))
+    ]
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    features: Tensor
+    seconds: float
+    images: ImageSequence
+    """Held, so that nothing else can get its identity."""
+
+
+class FeatureCache:
+    """Features by backbone, images and depth, for methods of one process; the oldest go first.
+
+    Images in a tensor are known by their content, others (files, datasets) by identity.
+
+    >>> backbone, cache = Backbone.load("bundled"), FeatureCache()
+    >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> first = cache.features(backbone, images, depth=6)
+    >>> cache.features(backbone, images.clone(), depth=6) is first
+    True
+    """
+
+    def __init__(self, limit: int = LIMIT):
+        self.limit = limit
+        self.saved = 0.0
+        """Seconds that were not spent, because what they made was there."""
+        self._entries: OrderedDict[tuple[str, str, int], _Entry] = OrderedDict()
+        self._backbone: tuple[Backbone, str] | None = None
+
+    def features(self, backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
+        """As `frozen_features`; not to be changed in place."""
+        key = (self._fingerprint(backbone), _identity(images), depth)
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            self.saved += self._entries[key].seconds
+            return self._entries[key].features
+        started = time.perf_counter()
+        features = frozen_features(backbone, images, depth)
+        self._entries[key] = _Entry(features, time.perf_counter() - started, images)
+        while len(self._entries) > 1 and self.bytes > self.limit:
+            self._entries.popitem(last=False)
+        return features
+
+    @property
+    def bytes(self) -> int:
+        """What the features take."""
+        return sum(entry.features.nbytes for entry in self._entries.values())
+
+    def _fingerprint(self, backbone: Backbone) -> str:
+        if self._backbone is None or self._backbone[0] is not backbone:
+            self._backbone = backbone, backbone.fingerprint()
+        return self._backbone[1]
+
+
+def _identity(images: ImageSequence) -> str:
+    if isinstance(images, Tensor):
+        return f"{tuple(images.shape)} {sha256(images.contiguous().numpy().tobytes())}"
+    return f"object {id(images)}"

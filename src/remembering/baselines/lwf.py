@@ -1,0 +1,60 @@
+"""Learning without forgetting: new images keep the answers that they had before the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from remembering.baselines.base import SingleAdapter
+from remembering.tasks.task import Task
+from remembering.training import Batch, Lesson
+
+
+class LwF(SingleAdapter):
+    """Cross entropy on the new task, and distillation of the old outputs on the same images.
+
+    ℓ = ℓ_CE + λ T² KL(softmax(z_old / T) ‖ softmax(z / T)),
+
+    where z_old are the outputs that the old adapter and head gave for the new images before the
+    task, over the classes known then, and z the outputs for those classes now.
+
+    Adapted: one head over all classes, so ℓ_CE runs over all that were seen and no task identity is
+    needed to answer; a label that comes back is both learned and distilled. The paper's warm-up of
+    the new outputs alone is left out: they start at zero.
+    """
+
+    name = "lwf"
+    title = "LwF"
+    reference = "Li and Hoiem (2016), Learning without forgetting, arXiv:1606.09282"
+    published = "LwF"
+    stores = "one adapter and one head"
+    defaults: ClassVar[Mapping[str, float]] = {"strength": 1.0, "temperature": 2.0}
+
+    def begin(self, task: Task, lesson: Lesson) -> None:
+        self.old = self.outputs(lesson.prefix, len(lesson)) if self.learned else None
+
+    def loss(self, batch: Batch) -> Tensor:
+        loss = super().loss(batch)
+        if self.old is None:
+            return loss
+        old = self.old[batch.index]
+        now = batch.outputs[:, : old.shape[1]]
+        return loss + self.options["strength"] * distillation(
+            now, old, self.options["temperature"]
+        )
+
+
+def distillation(now: Tensor, old: Tensor, temperature: float) -> Tensor:
+    """T² KL(softmax(old / T) ‖ softmax(now / T)), mean over images; 0 where they agree.
+
+    >>> z = torch.tensor([[1.0, 2.0]])
+    >>> float(distillation(z, z, 2.0)), float(distillation(z, -z, 2.0)) > 0
+    (0.0, True)
+    """
+    wanted = (old / temperature).log_softmax(1)
+    said = (now / temperature).log_softmax(1)
+    return temperature**2 * F.kl_div(said, wanted, reduction="batchmean", log_target=True)

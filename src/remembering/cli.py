@@ -1,4 +1,4 @@
-"""remember demo | run | learn | predict | inspect | forget | report
+"""remember demo | run | compare | learn | predict | inspect | forget | report
 
 Only this file's light imports run before `--help` answers; each command imports what it needs.
 """
@@ -47,6 +47,28 @@ class Run:
     list: bool = False
     """List the experiments and end."""
     experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Run rivals and ours on one experiment, and print a table; goes on where it stopped."""
+
+    name: tyro.conf.Positional[str]
+    """Experiment by name (see remember run --list), or TOML file."""
+    small: bool = False
+    """Smaller settings that finish in minutes on two cores."""
+    methods: str = "all"
+    """all, or some by name, such as ours,ewc,ranpac."""
+    seeds: str = "0,1,2"
+    """Seeds; the table gives mean and deviation over them."""
+    backbone: str | None = None
+    """bundled, a folder in hub layout, or a hub name, in place of the experiment's."""
+    image_size: int | None = None
+    """Input size, in place of the experiment's."""
+    data: str | None = None
+    """Folder with the data in its published layout; else cache, hub or package registry."""
+    out: Path | None = None
+    """Folder of the comparison; runs/compare/NAME by default."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +138,10 @@ class Forget:
 
 @dataclass(frozen=True)
 class Report:
-    """Write one HTML page and plots from finished runs."""
+    """Write one HTML page and plots from finished runs and comparisons."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders, or folders of them."""
+    """Folders of runs or comparisons, or folders of them."""
     out: Path = Path("report")
     """Folder of the page."""
     markdown: Path | None = None
@@ -217,7 +239,7 @@ def _run(arguments: list[str]) -> int:
         for variant, experiment in variants.items()
     }
     command = next(iter(commands.values()))
-    seeds = _seeds(command)
+    seeds = _seeds(command.seeds) or [command.experiment.learning.seed]
 
     from remembering.report.results import Group
     from remembering.report.tables import units_table
@@ -258,18 +280,48 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _seeds(command: Run) -> list[int]:
-    if not command.seeds:
-        return [command.experiment.learning.seed]
+def _seeds(text: str) -> list[int]:
+    if not text:
+        return []
     try:
-        seeds = [int(seed) for seed in command.seeds.split(",")]
+        seeds = [int(seed) for seed in text.split(",")]
     except ValueError as error:
         raise RememberingError(
-            f"--seeds {command.seeds} is no list of whole numbers, such as 0,1,2"
+            f"--seeds {text} is no list of whole numbers, such as 0,1,2"
         ) from error
     if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise RememberingError(f"--seeds {command.seeds} has a seed twice or below 0")
+        raise RememberingError(f"--seeds {text} has a seed twice or below 0")
     return seeds
+
+
+def _compare(command: Compare) -> int:
+    variants = find(command.name).variants(command.small)
+    seeds = _seeds(command.seeds)
+    if len(variants) > 1 or not seeds:
+        what = "has variants" if seeds else "is given no seed"
+        raise RememberingError(f"{command.name} {what}; methods are compared on one setting")
+    experiment = next(iter(variants.values()))
+    if command.data:
+        experiment = replace(experiment, stream=replace(experiment.stream, data=command.data))
+    experiment = replace(
+        experiment,
+        backbone=command.backbone or experiment.backbone,
+        image_size=command.image_size or experiment.image_size,
+    )
+    title = Path(command.name).stem
+    base = f"{title}-small" if command.small else title
+    out = command.out or Path("runs/compare") / base
+
+    from remembering.comparing import compare
+    from remembering.contestants import names as methods
+    from remembering.report.comparison import comparison_table, load_comparison
+    from remembering.terminal import TerminalProgress, show
+
+    chosen = methods(command.methods)
+    compare(title, experiment, out, chosen, seeds, command.small, TerminalProgress())
+    show(comparison_table(load_comparison(out)))
+    print(f"written to {out}; draw it with: remember report {out}")
+    return 0
 
 
 def _learn(arguments: list[str]) -> int:
@@ -422,6 +474,7 @@ def _slug(variant: str | None) -> str:
 _COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
     "demo": (Demo, _demo),
     "run": (Run, _run),
+    "compare": (Compare, _compare),
     "learn": (Learn, _learn),
     "predict": (Predict, _predict),
     "inspect": (Inspect, _inspect),

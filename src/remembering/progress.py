@@ -21,5 +21,8 @@ class Progress:
         """A piece of work of `total` images."""
         yield lambda advance, note="": None
 
+    def say(self, line: str) -> None:
+        """A line that stays, such as a result on the way."""
+
 
 SILENT = Progress()

@@ -223,7 +223,7 @@ def _run_baseline(learner: Any, stream: Stream, progress: Progress) -> dict[str,
             for row in matrix
         ],
         "forgetting": forgetting(matrix) if learner.every_task else None,
-        "parameters": learner.footprint().total_parameters,
+        "parameters": learner.footprint().parameters,
         "seconds": time.perf_counter() - started,
     }
 
@@ -283,13 +283,18 @@ def _results(
         "footprint": model.footprint().as_dict(),
         "seconds": sum(done.seconds) + sum(b["seconds"] for b in done.baselines.values()),
         "seconds_learning": done.seconds,
-        "environment": {
-            "remembering": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
-            "threads": torch.get_num_threads(),
-            "data_sha256": _data_hash(stream),
-            "machine": platform.machine(),
-        },
+        "environment": environment(stream),
+    }
+
+
+def environment(stream: Stream) -> dict[str, str | int]:
+    """What results depend on beside the settings: versions, threads, machine, data."""
+    return {
+        "remembering": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "threads": torch.get_num_threads(),
+        "data_sha256": _data_hash(stream),
+        "machine": platform.machine(),
     }

@@ -138,6 +138,9 @@ class Baseline(ABC):
             raise RememberingError(f"method '{self.name}' has learned no task yet")
         return [self.classes[i] for i in self.scores(as_images(images)).argmax(1).tolist()]
 
+    def settle(self) -> None:  # noqa: B027 (most put off nothing)
+        """Do now what was put off until the first answer."""
+
     def targets(self, labels: Sequence[Label]) -> Tensor:
         """Position of each label in `classes`."""
         position = {label: i for i, label in enumerate(self.classes)}

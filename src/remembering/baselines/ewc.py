@@ -34,7 +34,7 @@ class EWC(SingleAdapter):
     stores = (
         "one adapter and one head, and for each task a copy of them and of what they mattered to it"
     )
-    defaults: ClassVar[Mapping[str, float]] = {"strength": 1e4, "images": 200}
+    defaults: ClassVar[Mapping[str, float]] = {"strength": 1e5, "images": 200}
 
     def loss(self, batch: Batch) -> Tensor:
         loss = super().loss(batch)

@@ -49,11 +49,11 @@ class Joint(SingleAdapter):
         self.progress = progress
 
     def predict(self, images: Any) -> list[Label]:
-        self._train()
+        self.settle()
         return super().predict(images)
 
     def everything(self) -> dict[str, Tensor]:
-        self._train()
+        self.settle()
         kept = dict(self.tensors)
         for i, (images, labels) in enumerate(self.data):
             kept[f"data.{i}.images"] = kept_images(self.backbone, images)
@@ -62,7 +62,7 @@ class Joint(SingleAdapter):
 
     def footprint(self) -> Kept:
         """As counted from `everything`, without decoding every image for it."""
-        self._train()
+        self.settle()
         kept = Kept.of(self.tensors)
         images = sum(image_bytes(self.backbone, images) for images, _ in self.data)
         targets = sum(8 * len(labels) for _, labels in self.data)
@@ -75,7 +75,7 @@ class Joint(SingleAdapter):
             labels = tuple(self.classes[target] for target in targets)
             self.data.append((tensors[f"data.{i}.images"].cpu(), labels))
 
-    def _train(self) -> None:
+    def settle(self) -> None:
         if not self.stale:
             return
         self.start_anew()

@@ -20,11 +20,12 @@ class LwF(SingleAdapter):
     ℓ = ℓ_CE + λ T² KL(softmax(z_old / T) ‖ softmax(z / T)),
 
     where z_old are the outputs that the old adapter and head gave for the new images before the
-    task, over the classes known then, and z the outputs for those classes now.
+    task, over the classes known then, and z the outputs for those classes now. As in the paper,
+    ℓ_CE is a softmax over the classes of the new task alone: the old ones are left to distillation.
 
-    Adapted: one head over all classes, so ℓ_CE runs over all that were seen and no task identity is
-    needed to answer; a label that comes back is both learned and distilled. The paper's warm-up of
-    the new outputs alone is left out: they start at zero.
+    Adapted: to answer without knowing the task, the outputs of all tasks are compared as they are.
+    A label that comes back is both learned and distilled. The paper's warm-up, in which only the
+    new outputs are trained, is left out: they start at zero.
     """
 
     name = "lwf"
@@ -36,16 +37,23 @@ class LwF(SingleAdapter):
 
     def begin(self, task: Task, lesson: Lesson) -> None:
         self.old = self.outputs(lesson.prefix, len(lesson)) if self.learned else None
+        self.own = self.targets(task.classes)
 
     def loss(self, batch: Batch) -> Tensor:
-        loss = super().loss(batch)
+        loss = own_cross_entropy(batch.outputs, batch.targets, self.own)
         if self.old is None:
             return loss
         old = self.old[batch.index]
         now = batch.outputs[:, : old.shape[1]]
-        return loss + self.options["strength"] * distillation(
-            now, old, self.options["temperature"]
-        )
+        temperature = self.options["temperature"]
+        return loss + self.options["strength"] * distillation(now, old, temperature)
+
+
+def own_cross_entropy(outputs: Tensor, targets: Tensor, own: Tensor) -> Tensor:
+    """Cross entropy over some of the outputs, as if there were no others."""
+    others = torch.full_like(outputs, float("-inf"))
+    others[:, own] = 0
+    return F.cross_entropy(outputs + others, targets)
 
 
 def distillation(now: Tensor, old: Tensor, temperature: float) -> Tensor:

@@ -29,7 +29,7 @@ class OnlineEWC(SingleAdapter):
         "arXiv:1805.06370"
     )
     stores = "one adapter and one head, and one copy of what they mattered to all tasks"
-    defaults: ClassVar[Mapping[str, float]] = {"strength": 1e4, "decay": 1.0, "images": 200}
+    defaults: ClassVar[Mapping[str, float]] = {"strength": 1e5, "decay": 1.0, "images": 200}
 
     def loss(self, batch: Batch) -> Tensor:
         loss = super().loss(batch)

@@ -56,6 +56,6 @@ class StreamingLDA(FrozenFeatures):
         shrinkage = self.options["shrinkage"]
         covariance, means = self.tensors["covariance"].double(), self.tensors["means"].double()
         shrunk = (1 - shrinkage) * covariance + shrinkage * torch.eye(len(covariance)).to(means)
-        weight = torch.linalg.solve(shrunk, means.mT).mT
+        weight: Tensor = torch.linalg.solve(shrunk, means.mT).mT
         bias = -0.5 * (weight * means).sum(1)
         return features.double() @ weight.mT + bias

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from remembering.report.results import Group, load_groups
+from remembering.report.comparison import Comparison, comparison_table, load_all
+from remembering.report.results import Group
 from remembering.report.tables import markdown_text, percent, summary_table, units_table
 
 
@@ -18,7 +19,7 @@ def results_markdown(
     `intro` is Markdown that comes first, below a comment that names the `command` that wrote the
     file. The same results give the same text, in whatever order the paths are given.
     """
-    groups = load_groups(paths)
+    groups, comparisons = load_all(paths)
     parts = [f"<!-- Written by `{_comment(command)}`; do not edit by hand. -->"]
     parts += [intro.strip()] if intro.strip() else []
     parts += _protocols(groups)
@@ -32,6 +33,9 @@ def results_markdown(
                 description = group.description
                 parts.append(markdown_text(description))
             parts += _section(group)
+    if comparisons:
+        parts.append("## Methods compared")
+        parts += [part for comparison in comparisons for part in _contest(comparison)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -62,6 +66,14 @@ def _section(group: Group) -> list[str]:
         f"### {markdown_text(f'{group.title}, {group.backbone}')}",
         f"```sh\n{group.command}\n```",
         units_table(group).to_markdown().strip(),
+    ]
+
+
+def _contest(comparison: Comparison) -> list[str]:
+    return [
+        f"### {markdown_text(f'{comparison.title}, {comparison.backbone}')}",
+        f"```sh\n{comparison.command}\n```",
+        comparison_table(comparison).to_markdown().strip(),
     ]
 
 

@@ -20,7 +20,14 @@ from matplotlib.figure import Figure
 
 from remembering.files import write_atomic
 from remembering.report import plots
-from remembering.report.results import Group, count, load_groups
+from remembering.report.comparison import (
+    Comparison,
+    comparison_table,
+    load_all,
+    methods_table,
+)
+from remembering.report.comparison_plots import cost_chart, method_curves, spread_text
+from remembering.report.results import Group, count
 from remembering.report.tables import (
     Table,
     percent,
@@ -69,21 +76,29 @@ class Chapter:
     published: Markup | None
 
 
+@dataclass(frozen=True)
+class Contest:
+    """What the page tells about one comparison of methods."""
+
+    anchor: str
+    title: str
+    description: str
+    settings: str
+    table: Markup
+    plots: list[Plot]
+    methods: Markup
+
+
 def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
     """Write report.html and its plots as PNG and SVG into the folder `out`; returns the page.
 
-    `paths` are run directories or folders of them.
+    `paths` are run directories, folders of `remember compare`, or folders of them.
     """
-    groups = load_groups(paths)
+    groups, comparisons = load_all(paths)
     out = Path(out)
     drawer = _Drawer(out)
-    footprint = drawer.draw(
-        plots.footprint_chart(groups),
-        "footprint",
-        "Parameters that each run keeps: its adapters alone, as the paper counts, and everything "
-        "that must be kept (adapters, heads, routers; the replay memory is given in bytes). Grey: "
-        "trainable parameters that the paper prints for CIFAR10/5 with other backbones.",
-    )
+    footprint = _footprint(groups, drawer) if groups else None
+    contests = [_contest(comparison, drawer) for comparison in comparisons]
     chapters = [
         _chapter(experiment, list(members), drawer)
         for experiment, members in groupby(groups, key=lambda group: group.experiment)
@@ -95,11 +110,26 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
     )
     page = template.render(
         chapters=chapters,
-        title=", ".join(chapter.experiment for chapter in chapters),
-        runs=count(sum(len(group.results) for group in groups), "run"),
+        contests=contests,
+        title=", ".join(
+            dict.fromkeys(
+                [chapter.experiment for chapter in chapters]
+                + [comparison.experiment for comparison in comparisons]
+            )
+        ),
+        runs=count(
+            sum(len(group.results) for group in groups)
+            + sum(len(row.records) for item in comparisons for row in item.rows),
+            "run",
+        ),
         summary=_html(summary_table(groups)) if len(groups) > 1 else None,
         footprint=footprint,
-        commands=list(dict.fromkeys(group.command for group in groups)),
+        commands=list(
+            dict.fromkeys(
+                [group.command for group in groups]
+                + [comparison.command for comparison in comparisons]
+            )
+        ),
     )
     path = out / FILE_NAME
     write_atomic(path, page.encode("utf-8"))
@@ -140,6 +170,45 @@ def inline_svg(svg: str, prefix: str, description: str) -> Markup:
     drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
     label = escape(description)
     return Markup(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+
+def _footprint(groups: list[Group], drawer: _Drawer) -> Plot:
+    return drawer.draw(
+        plots.footprint_chart(groups),
+        "footprint",
+        "Parameters that each run keeps: its adapters alone, as the paper counts, and everything "
+        "that must be kept (adapters, heads, routers; the replay memory is given in bytes). Grey: "
+        "trainable parameters that the paper prints for CIFAR10/5 with other backbones.",
+    )
+
+
+def _contest(comparison: Comparison, drawer: _Drawer) -> Contest:
+    name = drawer.free(comparison.slug)
+    band = " Bands are ± one deviation over seeds." if len(comparison.seeds) > 1 else ""
+    numbers = spread_text(comparison)
+    return Contest(
+        anchor=name,
+        title=f"{comparison.title}: methods compared",
+        description=comparison.first["description"],
+        settings=comparison.settings,
+        table=_html(comparison_table(comparison)),
+        plots=[
+            drawer.draw(
+                method_curves(comparison),
+                f"{name}-accuracy",
+                f"Mean accuracy over the tasks seen so far, after each task.{band}",
+                numbers,
+            ),
+            drawer.draw(
+                cost_chart(comparison),
+                f"{name}-cost",
+                "Accuracy after the last task against all that a method keeps beside the frozen "
+                "backbone, stored images included.",
+                numbers,
+            ),
+        ],
+        methods=_html(methods_table(comparison)),
+    )
 
 
 def _chapter(experiment: str, groups: list[Group], drawer: _Drawer) -> Chapter:

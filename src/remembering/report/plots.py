@@ -39,7 +39,7 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY = (
     "#8c959f",
 )
 ANNOTATED_TASKS = 10
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": INK,
     "axes.grid": True,
@@ -68,21 +68,21 @@ _STYLE: dict[Any, Any] = {
 
 def accuracy_curves(group: Group) -> Figure:
     """Mean accuracy over the tasks seen so far, after each task; bands are ± one deviation."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         fig = Figure(figsize=(6.6, 4.8))
         axes = fig.subplots()
         for unit in group.units:
             colour, marker = _unit_look(unit, group)
-            _line(axes, group.curve("accuracy_after", unit), unit, colour, marker=marker)
-        _line(axes, group.curve("oracle_after"), "right adapter given", INK, linestyle=(0, (5, 2)))
-        _line(axes, group.curve("ablated_after"), "routing ablated", PURPLE, linestyle=(0, (1, 1)))
+            line(axes, group.curve("accuracy_after", unit), unit, colour, marker=marker)
+        line(axes, group.curve("oracle_after"), "right adapter given", INK, linestyle=(0, (5, 2)))
+        line(axes, group.curve("ablated_after"), "routing ablated", PURPLE, linestyle=(0, (1, 1)))
         for name, colour in zip(group.baselines, _baseline_colours(group), strict=True):
             label = BASELINE_NAMES.get(name, name)
             if name == "joint":
-                _level(axes, group.statistic("baselines", name, "accuracy"), label, colour)
+                level(axes, group.statistic("baselines", name, "accuracy"), label, colour)
             else:
                 curve = group.curve("baselines", name, "accuracy_after")
-                _line(axes, curve, label, colour, linestyle="--", marker="v")
+                line(axes, curve, label, colour, linestyle="--", marker="v")
         _title(fig, axes, f"{group.title}: accuracy after each task", [group])
         axes.set(
             xlabel="Tasks learned",
@@ -106,7 +106,7 @@ def reconstruction_heatmap(group: Group) -> Figure:
             f"{group.title} has no reconstruction errors to draw; "
             "run it with a router that scores inputs"
         )
-    with mpl.rc_context({**_STYLE, "axes.grid": False}):
+    with mpl.rc_context({**STYLE, "axes.grid": False}):
         errors = np.mean([_scaled_rows(run["reconstruction_errors"]) for run in group.results], 0)
         rows, columns = errors.shape
         side = float(np.clip(0.52 * rows + 2, 3.6, 6.6))
@@ -119,7 +119,7 @@ def reconstruction_heatmap(group: Group) -> Figure:
         bar.outline.set_visible(False)
         axes.spines[:].set_visible(False)
         axes.set(
-            title=_line_break(f"{group.title}: {score_name(group).lower()}s", 40),
+            title=line_break(f"{group.title}: {score_name(group).lower()}s", 40),
             xlabel="Generative model of task",
             ylabel="Test images of task",
         )
@@ -143,12 +143,12 @@ def footprint_chart(groups: Sequence[Group]) -> Figure:
         for item in FOOTPRINTS
     ]
     labels = [f"Paper: {method}" for method, _, _ in paper]
-    labels += [f"{_shorten(group.title, 34)}\n{_shorten(group.backbone, 34)}" for group in groups]
+    labels += [f"{shorten(group.title, 34)}\n{shorten(group.backbone, 34)}" for group in groups]
     footprints = [group.first["footprint"] for group in groups]
     adapters = [footprint["adapters"] for footprint in footprints]
     total = [footprint["total_parameters"] for footprint in footprints]
     sizes = [*(parameters for _, parameters, _ in paper), *adapters, *total]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         fig = Figure(figsize=(7.4, 1.9 + 0.28 * len(paper) + 0.56 * len(groups)))
         axes = fig.subplots()
         # A pair of bars takes twice the height of one of the paper's bars.
@@ -191,7 +191,7 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
     ]
     given = [group.statistic("oracle_task_accuracy") for group in groups]
     series.append(("right adapter given", given, GREY))
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         fig = Figure(figsize=(6.6, 4.6))
         axes = fig.subplots()
         width = 0.8 / len(series)
@@ -239,7 +239,7 @@ def save(fig: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
 
 def _rendered(fig: Figure, kind: str, transparent: bool, metadata: dict[str, Any]) -> bytes:
     content = io.BytesIO()
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         fig.savefig(content, format=kind, dpi=160, transparent=transparent, metadata=metadata)
     return content.getvalue()
 
@@ -247,11 +247,11 @@ def _rendered(fig: Figure, kind: str, transparent: bool, metadata: dict[str, Any
 def _title(fig: Figure, axes: Axes, title: str, groups: Sequence[Group]) -> None:
     """A figure is shown far from its table, so it says itself what its accuracies are of."""
     settings = " | ".join(dict.fromkeys(group.short_settings for group in groups))
-    fig.suptitle(_line_break(title), fontsize=12, fontweight="bold", color=INK)
-    axes.set_title(_line_break(settings, 80), fontsize=9, fontweight="normal")
+    fig.suptitle(line_break(title), fontsize=12, fontweight="bold", color=INK)
+    axes.set_title(line_break(settings, 80), fontsize=9, fontweight="normal")
 
 
-def _line(
+def line(
     axes: Axes, curve: Sequence[Statistic | None], label: str, colour: str, **look: Any
 ) -> None:
     if not curve:
@@ -264,7 +264,7 @@ def _line(
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.16, linewidth=0)
 
 
-def _level(axes: Axes, value: Statistic | None, label: str, colour: str) -> None:
+def level(axes: Axes, value: Statistic | None, label: str, colour: str) -> None:
     """A method that learns everything at once has one accuracy: a horizontal line."""
     if value is None:
         return
@@ -337,7 +337,7 @@ def _task_names(group: Group) -> list[str] | None:
     names = [[task["name"] for task in run["tasks"]] for run in group.results]
     if any(other != names[0] for other in names):
         return None
-    return [f"{i}  {_shorten(name, 16)}" for i, name in enumerate(names[0], start=1)]
+    return [f"{i}  {shorten(name, 16)}" for i, name in enumerate(names[0], start=1)]
 
 
 def _task_ticks(number: int) -> list[int]:
@@ -347,17 +347,17 @@ def _task_ticks(number: int) -> list[int]:
 
 
 def _variant_name(group: Group) -> str:
-    return _shorten(group.variant or "default", 18)
+    return shorten(group.variant or "default", 18)
 
 
-def _shorten(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
-def _line_break(text: str, length: int = 64) -> str:
+def line_break(text: str, length: int = 64) -> str:
     """Long titles get a second line instead of running out of the figure."""
-    words = _shorten(text, 2 * length).split()
+    words = shorten(text, 2 * length).split()
     first = ""
     while words and len(first) + len(words[0]) < length:
         first = f"{first} {words.pop(0)}".strip()
@@ -366,7 +366,7 @@ def _line_break(text: str, length: int = 64) -> str:
 
 def _legend_text(label: str) -> str:
     """matplotlib leaves labels with a leading underscore out of the legend."""
-    return _shorten(label, 30).lstrip("_")
+    return shorten(label, 30).lstrip("_")
 
 
 def _parameters(value: float, _position: int | None = None) -> str:

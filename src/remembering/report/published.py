@@ -107,6 +107,16 @@ def published_for(experiment: str, variant: str | None = None) -> dict[str, Any]
     return asdict(found) if found else None
 
 
+def published_method(experiment: str, method: str | None) -> Published | None:
+    """What Table 1 prints for a method on this experiment, or None.
+
+    >>> published_method("cifar10-5", "LwF").accuracy
+    54.7
+    """
+    split = SPLIT_TASKS.get(experiment)
+    return TABLE_1.get(method, {}).get(split) if method and split else None
+
+
 def _found(experiment: str, variant: str | None) -> Published | None:
     if variant is None:
         split = SPLIT_TASKS.get(experiment)

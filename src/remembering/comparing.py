@@ -1,0 +1,276 @@
+"""Every method on the same backbone, data and budget, over several seeds.
+
+OUT/
+  compare.toml               the experiment, every setting
+  left-out.json              methods that cannot be carried over, and why
+  METHOD/seed-N.json         the outcome of one method under one seed
+  METHOD/seed-N.so-far.json  the standing of one under way, and beside it what it had learned
+                             (METHOD/seed-N.task-K); gone when it is done
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from remembering import typed
+from remembering.backbone import Backbone
+from remembering.baselines import LEFT_OUT
+from remembering.baselines.features import FeatureCache
+from remembering.contestants import CONTESTANTS, Contestant
+from remembering.errors import RememberingError
+from remembering.evaluation.metrics import forgetting, mean
+from remembering.experiments import Experiment, with_seed
+from remembering.files import remove_unfinished, write_atomic
+from remembering.images import joined, subset
+from remembering.lock import only_writer
+from remembering.progress import SILENT, Progress
+from remembering.report.comparison import COMPARE, LEFT_OUT_FILE, VERSION, load_record
+from remembering.runner import environment, make_stream
+from remembering.seeding import permutation
+from remembering.store import in_use
+from remembering.tasks.stream import Stream
+
+TIMED = 256
+"""Images that the speed of prediction is measured on."""
+
+Row = list[float | None]
+
+
+@dataclass
+class _Standing:
+    """What one method under one seed has to show so far."""
+
+    matrices: dict[str, list[Row]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.seconds)
+
+
+def compare(
+    name: str,
+    experiment: Experiment,
+    out: Path,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    small: bool = False,
+    progress: Progress = SILENT,
+) -> None:
+    """Run what is not done yet of every method under every seed, into one folder.
+
+    The same call goes on where an earlier one stopped; other methods and seeds may be added.
+
+    Raises:
+        RememberingError: if the folder is in use, or holds a comparison with other settings.
+    """
+    with only_writer(out):
+        _open(out, name, experiment, small)
+        backbone = Backbone.load(experiment.backbone, experiment.image_size)
+        runs = [(method, seed) for seed in seeds for method in methods]
+        done = {run: load_record(_path(out, *run)) for run in runs if _path(out, *run).is_file()}
+        spent: dict[str, list[float]] = {}
+        for (method, _), record in done.items():
+            spent.setdefault(method, []).append(record["seconds"])
+        with progress.track(f"comparing on {name}", len(runs)) as step:
+            step(len(done), _left(runs, done, spent))
+            for seed in seeds:
+                left = [method for method in methods if (method, seed) not in done]
+                if not left:
+                    continue
+                stream, cache = make_stream(with_seed(experiment, seed)), FeatureCache()
+                for method in left:
+                    run = _Run(name, with_seed(experiment, seed), out, method, small)
+                    record = run.finish(backbone, stream, cache, progress)
+                    done[method, seed] = record
+                    spent.setdefault(method, []).append(record["seconds"])
+                    time_left = _left(runs, done, spent)
+                    step(1, time_left)
+                    progress.say(_line(record, f"{len(done)} of {len(runs)}{time_left}"))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One method under one seed."""
+
+    name: str
+    experiment: Experiment
+    out: Path
+    method: str
+    small: bool
+
+    @property
+    def path(self) -> Path:
+        return _path(self.out, self.method, self.experiment.learning.seed)
+
+    def finish(
+        self, backbone: Backbone, stream: Stream, cache: FeatureCache, progress: Progress
+    ) -> dict[str, Any]:
+        """Learn and score the tasks that are not done yet, and write the outcome."""
+        started, tasks = time.perf_counter(), stream.tasks
+        learner, standing = self._resume(backbone, len(tasks), cache)
+        before = sum(standing.seconds)
+        for i in range(standing.tasks, len(tasks)):
+            last = i == len(tasks) - 1
+            clock, saved = time.perf_counter(), cache.saved
+            learner.learn(tasks[i].train, last, progress)
+            # What the cache saved is charged, or who comes first would seem the slowest.
+            seconds = time.perf_counter() - clock + cache.saved - saved
+            if learner.every_task or last:
+                for unit, found in learner.accuracies(tasks[: i + 1], progress).items():
+                    rows = standing.matrices.setdefault(unit, [[None] * len(tasks)] * i)
+                    rows.append([*found, *[None] * (len(tasks) - len(found))])
+            standing.seconds.append(seconds)
+            if learner.every_task and not last:
+                self._keep(learner, standing)
+        record = self._record(backbone, stream, learner, standing)
+        record["seconds"] = before + time.perf_counter() - started
+        write_atomic(self.path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+        self._remove(keep=None)
+        return record
+
+    def _resume(
+        self, backbone: Backbone, tasks: int, cache: FeatureCache
+    ) -> tuple[Contestant, _Standing]:
+        """What was learned before a stop; damaged or missing counts as nothing learned."""
+        entry = CONTESTANTS[self.method]
+        remove_unfinished(self.path.parent)
+        try:
+            data = json.loads(self._so_far.read_text())
+            standing = _Standing(data["matrices"], data["seconds"])
+            return entry.load(self._state(standing.tasks), backbone, cache), standing
+        except (OSError, ValueError, KeyError, TypeError, RememberingError):
+            settings = replace(self.experiment.learning, epochs=self.experiment.epochs(tasks))
+            return entry.new(backbone, settings, cache), _Standing()
+
+    def _keep(self, learner: Contestant, standing: _Standing) -> None:
+        """State first, then the standing that names it, then the old state goes."""
+        learner.save(self._state(standing.tasks))
+        write_atomic(self._so_far, json.dumps(dataclasses.asdict(standing)).encode())
+        self._remove(keep=standing.tasks)
+
+    def _remove(self, keep: int | None) -> None:
+        if keep is None:
+            self._so_far.unlink(missing_ok=True)
+        for old in self.path.parent.glob(f"{self.path.stem}.task-*"):
+            if keep is None or old != self._state(keep):
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+    @property
+    def _so_far(self) -> Path:
+        return self.path.with_suffix(".so-far.json")
+
+    def _state(self, tasks: int) -> Path:
+        return self.path.with_suffix(f".task-{tasks}")
+
+    def _record(
+        self, backbone: Backbone, stream: Stream, learner: Contestant, standing: _Standing
+    ) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "experiment": self.name,
+            "description": self.experiment.description,
+            "small": self.small,
+            "backbone": Path(backbone.name).name,
+            "image_size": backbone.image_size,
+            "data": self.experiment.stream.source,
+            "seed": self.experiment.learning.seed,
+            "tasks": len(stream.tasks),
+            "method": self.method,
+            **dataclasses.asdict(learner.about),
+            "units": {unit: _scores(rows) for unit, rows in standing.matrices.items()},
+            "trained": learner.trained,
+            "kept": dataclasses.asdict(learner.footprint()),
+            "seconds_learning": standing.seconds,
+            "images_per_second": _speed(learner, stream),
+            "environment": environment(stream),
+        }
+
+
+def _scores(matrix: list[Row]) -> dict[str, Any]:
+    """What a matrix of accuracies says; a method asked only once has no course to tell of."""
+    after = [
+        mean([v for v in row if v is not None]) if row[0] is not None else None for row in matrix
+    ]
+    whole = all(value is not None for value in after)
+    return {
+        "accuracy": after[-1],
+        "average": mean([value for value in after if value is not None]) if whole else None,
+        "forgetting": forgetting(matrix) if whole else None,
+        "accuracy_after": after,
+        "matrix": matrix,
+    }
+
+
+def _speed(learner: Contestant, stream: Stream) -> float:
+    """Images answered in a second, in the better of two tries."""
+    images = joined([data.test.images for data in stream.tasks])
+    some = subset(images, permutation(len(images), 0, "speed")[:TIMED])
+    times = []
+    for _ in range(2):
+        started = time.perf_counter()
+        learner.predict(some)
+        times.append(time.perf_counter() - started)
+    return len(some) / min(times)
+
+
+def _open(out: Path, name: str, experiment: Experiment, small: bool) -> None:
+    """Note the settings, or make sure that they are those noted."""
+    config = {"name": name, "small": small, "experiment": typed.write(with_seed(experiment, 0))}
+    path = out / COMPARE
+    if path.is_file():
+        try:
+            noted = tomllib.loads(path.read_text())
+        except ValueError as error:
+            raise RememberingError(f"{path} is damaged ({error}); give another --out") from error
+        if noted != tomllib.loads(tomli_w.dumps(config)):
+            raise RememberingError(
+                f"{out} holds a comparison with other settings ({COMPARE} differs); "
+                "give another --out"
+            )
+    elif in_use(out):
+        raise RememberingError(f"{out} is not empty and holds no comparison; give another --out")
+    remove_unfinished(out)
+    write_atomic(path, tomli_w.dumps(config).encode())
+    left_out = {name: dataclasses.asdict(method) for name, method in LEFT_OUT.items()}
+    write_atomic(out / LEFT_OUT_FILE, (json.dumps(left_out, indent=1) + "\n").encode())
+
+
+def _path(out: Path, method: str, seed: int) -> Path:
+    return out / method / f"seed-{seed}.json"
+
+
+def _left(
+    runs: Sequence[tuple[str, int]],
+    done: dict[tuple[str, int], dict[str, Any]],
+    spent: dict[str, list[float]],
+) -> str:
+    """The time left: what a method took under other seeds, or what methods take on average."""
+    known = {method: mean(seconds) for method, seconds in spent.items()}
+    remaining = [method for method, seed in runs if (method, seed) not in done]
+    if not known or not remaining:
+        return ""
+    usual = mean(list(known.values()))
+    seconds = sum(known.get(method, usual) for method in remaining)
+    about = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f", about {about} left"
+
+
+def _line(record: dict[str, Any], standing: str) -> str:
+    scores = ", ".join(
+        f"{100 * scores['accuracy']:.1f} % ({unit})" for unit, scores in record["units"].items()
+    )
+    return (
+        f"{record['method']}, seed {record['seed']}: {scores} in {record['seconds']:.0f} s; "
+        f"{standing}"
+    )

@@ -1,0 +1,208 @@
+"""Who takes part in a comparison: every rival, and ours, behind one face."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from remembering.backbone import Backbone
+from remembering.baselines import BASELINES, Baseline
+from remembering.baselines.base import Kept, accuracy
+from remembering.baselines.features import FeatureCache
+from remembering.config import RouterSettings, Settings
+from remembering.errors import RememberingError
+from remembering.evaluation.protocols import Evaluator
+from remembering.images import ImageSequence
+from remembering.model import RememberingTransformer
+from remembering.progress import Progress
+from remembering.tasks.stream import TaskData
+from remembering.tasks.task import Label, Task
+
+
+@dataclass(frozen=True)
+class About:
+    """What a table says of a method."""
+
+    title: str
+    reference: str
+    stores: str
+    published: str | None
+    """Its row in the paper's Table 1, if it has one."""
+    options: dict[str, float]
+
+
+class Contestant(ABC):
+    """Learns a stream of tasks and is asked about all of them."""
+
+    about: About
+    every_task = True
+    """Whether it is worth asking after each task, or only after the last."""
+
+    @abstractmethod
+    def learn(self, task: Task, last: bool, progress: Progress) -> None:
+        """Learn the next task; after the last one, put nothing off."""
+
+    @abstractmethod
+    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
+        """Accuracy on the test images of each of these tasks, by routing unit."""
+
+    @abstractmethod
+    def predict(self, images: ImageSequence) -> list[Label]:
+        """Answer images, each alone, with nothing remembered from an earlier question."""
+
+    @property
+    @abstractmethod
+    def trained(self) -> int:
+        """Parameters that gradient descent changes."""
+
+    @abstractmethod
+    def footprint(self) -> Kept:
+        """What is kept beside the frozen backbone."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write what it has learned; `Entry.load` reads it."""
+
+
+class Rival(Contestant):
+    """A method of `baselines/`."""
+
+    def __init__(self, learner: Baseline):
+        self.learner = learner
+        self.every_task = learner.every_task
+        self.about = About(
+            learner.title,
+            learner.reference,
+            learner.stores,
+            learner.published,
+            dict(learner.options),
+        )
+
+    def learn(self, task: Task, last: bool, progress: Progress) -> None:
+        self.learner.learn(task, progress)
+        if last:
+            self.learner.settle()
+
+    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
+        found = []
+        with progress.track("evaluating", sum(len(data.test) for data in tasks)) as step:
+            for data in tasks:
+                found.append(accuracy(self.learner.predict(data.test.images), data.test.labels))
+                step(len(data.test))
+        return {"sample": found}
+
+    def predict(self, images: ImageSequence) -> list[Label]:
+        cache, self.learner.cache = self.learner.cache, None
+        try:
+            return self.learner.predict(images)
+        finally:
+            self.learner.cache = cache
+
+    @property
+    def trained(self) -> int:
+        return self.learner.trained
+
+    def footprint(self) -> Kept:
+        return self.learner.footprint()
+
+    def save(self, path: Path) -> None:
+        self.learner.save(path)
+
+
+class Ours(Contestant):
+    """The Remembering Transformer, asked under some routing units."""
+
+    def __init__(self, model: RememberingTransformer, title: str, units: tuple[str, ...]):
+        self.model = model
+        self.evaluator = Evaluator(units)
+        self.about = About(
+            title,
+            "Sun et al. (2024), Remembering Transformer for continual learning, arXiv:2404.07518",
+            "one adapter, one head and one generative model a task",
+            "Ours",
+            {},
+        )
+
+    def learn(self, task: Task, last: bool, progress: Progress) -> None:
+        self.model.learn(task, progress)
+
+    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
+        score = self.evaluator.score(self.model, tuple(tasks), progress)
+        units = self.evaluator.units
+        return {unit: [task.accuracy[unit] for task in score.tasks] for unit in units}
+
+    def predict(self, images: ImageSequence) -> list[Label]:
+        return self.model.predict(images).labels
+
+    @property
+    def trained(self) -> int:
+        kept, kind = self.model.footprint(), self.model.settings.router.kind
+        return kept.adapters + kept.heads + (kept.routers if kind == "autoencoder" else 0)
+
+    def footprint(self) -> Kept:
+        kept = self.model.footprint()
+        return Kept(kept.total_parameters, 4 * kept.total_parameters + kept.replay_bytes)
+
+    def save(self, path: Path) -> None:
+        self.model.save(path)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make a contestant, and how to read one back."""
+
+    new: Callable[[Backbone, Settings, FeatureCache], Contestant]
+    load: Callable[[Path, Backbone, FeatureCache], Contestant]
+
+
+def as_published(settings: Settings) -> Settings:
+    """Ours with the paper's router, under the experiment's settings of it."""
+    return replace(settings, router=replace(settings.router, kind="autoencoder"))
+
+
+def by_default(settings: Settings) -> Settings:
+    """Ours with the router that a new model has unless told otherwise."""
+    return replace(settings, router=RouterSettings())
+
+
+def _ours(title: str, units: tuple[str, ...], change: Callable[[Settings], Settings]) -> Entry:
+    return Entry(
+        lambda backbone, settings, cache: Ours(
+            RememberingTransformer(backbone, change(settings)), title, units
+        ),
+        lambda path, backbone, cache: Ours(
+            RememberingTransformer.load(path, backbone.name), title, units
+        ),
+    )
+
+
+def _rival(method: type[Baseline]) -> Entry:
+    def new(backbone: Backbone, settings: Settings, cache: FeatureCache) -> Contestant:
+        return Rival(method(backbone, settings, cache))
+
+    def load(path: Path, backbone: Backbone, cache: FeatureCache) -> Contestant:
+        return Rival(method.load(path, backbone, cache))
+
+    return Entry(new, load)
+
+
+CONTESTANTS: dict[str, Entry] = {
+    "ours": _ours("Ours, default", ("sample",), by_default),
+    "ours-published": _ours("Ours, as published", ("task", "sample"), as_published),
+    **{name: _rival(method) for name, method in BASELINES.items()},
+}
+"""Everyone, by the name that the command knows."""
+
+
+def names(wanted: str) -> list[str]:
+    """The methods that a list such as "all" or "ewc,lwf" names."""
+    chosen = list(CONTESTANTS) if wanted == "all" else [n.strip() for n in wanted.split(",")]
+    for name in chosen:
+        if name not in CONTESTANTS:
+            close = difflib.get_close_matches(name, CONTESTANTS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(CONTESTANTS)}"
+            raise RememberingError(f"there is no method '{name}'; {hint}")
+    return list(dict.fromkeys(chosen))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from remembering.report.comparison import Comparison, Row, bytes_text
 from remembering.report.plots import (
@@ -18,10 +20,10 @@ from remembering.report.plots import (
     SKY,
     STYLE,
     VERMILION,
+    legend_text,
     level,
     line,
     line_break,
-    shorten,
 )
 
 _COLOURS = (GREEN, ORANGE, PURPLE, SKY, GREY)
@@ -32,8 +34,7 @@ _DASHES = ("-", (0, (5, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 def method_curves(comparison: Comparison) -> Figure:
     """Mean accuracy over the tasks seen so far, after each task; bands are ± one deviation."""
     with mpl.rc_context(STYLE):
-        rows = len(comparison.rows)
-        fig = Figure(figsize=(7.4, 4.6 + 0.22 * rows / 2))
+        fig = Figure(figsize=_size(comparison))
         axes = fig.subplots()
         for place, row in enumerate(comparison.rows):
             colour, marker, dashes = _look(row, place)
@@ -45,43 +46,41 @@ def method_curves(comparison: Comparison) -> Figure:
         axes.set(xlabel="Tasks learned", ylabel="Accuracy (%)", ylim=(0, 102))
         axes.set_xlim(0.8, max(comparison.first["tasks"], 2) + 0.2)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        _legend(fig, axes)
         return fig
 
 
 def cost_chart(comparison: Comparison) -> Figure:
     """Accuracy after the last task against the bytes that each method keeps."""
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(7.4, 5.2))
+        fig = Figure(figsize=_size(comparison))
         axes = fig.subplots()
         for place, row in enumerate(comparison.rows):
             score = row.score("accuracy")
             if score is None:
                 continue
             colour, marker, _ = _look(row, place)
-            kept, height = max(row.bytes, 1), 100 * score.mean
             axes.errorbar(
-                kept, height, 100 * (score.deviation or 0), fmt=marker, color=colour,
-                markersize=8, capsize=3,
-            )  # fmt: skip
-            axes.annotate(
-                shorten(row.title, 30),
-                (kept, height),
-                xytext=(7, -3 + 9 * (-1) ** place),
-                textcoords="offset points",
-                fontsize=8,
-                color=INK,
+                max(row.bytes, 1),
+                100 * score.mean,
+                100 * (score.deviation or 0),
+                fmt=marker,
+                color=colour,
+                markersize=8,
+                capsize=3,
+                linestyle="none",
+                label=legend_text(row.title),
             )
         axes.set_xscale("log")
-        low, high = axes.get_xlim()
-        axes.set_xlim(low / 1.5, high * 12)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
+        axes.xaxis.set_minor_locator(NullLocator())
         _title(fig, axes, f"{comparison.title}: accuracy against what is kept", comparison)
         axes.set(
             xlabel="Bytes kept beside the backbone (logarithmic scale)",
             ylabel="Accuracy after the last task (%)",
             ylim=(0, 105),
         )
+        _legend(fig, axes)
         return fig
 
 
@@ -93,6 +92,16 @@ def _look(row: Row, place: int) -> tuple[str, str, object]:
     colours, dashes = len(_COLOURS), len(_DASHES)
     marker = _MARKERS[place % len(_MARKERS)]
     return _COLOURS[place % colours], marker, _DASHES[place // colours % dashes]
+
+
+def _size(comparison: Comparison) -> tuple[float, float]:
+    """The legend takes its room below, whatever the number of methods."""
+    return 7.4, 4.4 + 0.2 * math.ceil(len(comparison.rows) / 3)
+
+
+def _legend(fig: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
 
 
 def _title(fig: Figure, axes: Axes, title: str, comparison: Comparison) -> None:

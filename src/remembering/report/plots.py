@@ -259,7 +259,7 @@ def line(
     x = np.arange(1, len(curve) + 1)
     mean, spread = _means(curve), _deviations(curve)
     look.setdefault("marker", "o" if len(curve) == 1 else None)
-    axes.plot(x, mean, label=_legend_text(label), color=colour, **look)
+    axes.plot(x, mean, label=legend_text(label), color=colour, **look)
     if spread.any():
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.16, linewidth=0)
 
@@ -269,7 +269,7 @@ def level(axes: Axes, value: Statistic | None, label: str, colour: str) -> None:
     if value is None:
         return
     mean, spread = 100 * value.mean, 100 * (value.deviation or 0)
-    axes.axhline(mean, color=colour, linestyle="-.", linewidth=1.6, label=_legend_text(label))
+    axes.axhline(mean, color=colour, linestyle="-.", linewidth=1.6, label=legend_text(label))
     if spread:
         axes.axhspan(mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
 
@@ -364,7 +364,7 @@ def line_break(text: str, length: int = 64) -> str:
     return "\n".join(part for part in (first, " ".join(words)) if part)
 
 
-def _legend_text(label: str) -> str:
+def legend_text(label: str) -> str:
     """matplotlib leaves labels with a leading underscore out of the legend."""
     return shorten(label, 30).lstrip("_")
 

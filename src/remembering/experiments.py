@@ -59,7 +59,7 @@ class Experiment:
     units: tuple[str, ...] = ("sample", "group_32", "group_128", "task")
     """Routing units that are reported."""
     baselines: tuple[str, ...] = ("finetune", "joint")
-    """References on the same backbone: finetune, joint."""
+    """References on the same backbone: finetune, joint, or any method of remember compare."""
     stream: Annotated[StreamSettings, tyro.conf.arg(name="")] = field(
         default_factory=StreamSettings
     )

@@ -1,0 +1,196 @@
+"""`remember compare`: every method and seed once, resumed where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remembering import comparing, contestants
+from remembering.baselines import LeftOut
+from remembering.baselines.finetune import FineTuning
+from remembering.cli import main
+from remembering.comparing import compare
+from remembering.config import RouterSettings, Settings
+from remembering.errors import RememberingError
+from remembering.experiments import Experiment, StreamSettings
+from remembering.model import RememberingTransformer
+from remembering.report.comparison import load_comparison, load_record
+from remembering.report.page import write_report
+
+EXPERIMENT = Experiment(
+    description="Digits in two tasks.",
+    stream=StreamSettings(tasks=2, per_class=8, test_per_class=5),
+    learning=Settings(rank=1, epochs=1, batch_size=16, router=RouterSettings(epochs=2)),
+)
+TOML = """
+description = "Digits in two tasks."
+[stream]
+tasks = 2
+per_class = 8
+test_per_class = 5
+[learning]
+epochs = 1
+batch_size = 16
+[learning.router]
+epochs = 2
+"""
+TIMES = ("seconds", "seconds_learning", "images_per_second")
+
+
+def outcome(path: Path) -> dict[str, Any]:
+    """What must not depend on when and how often a run was stopped."""
+    return {key: value for key, value in load_record(path).items() if key not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compare")
+    methods = ["ours", "ours-published", "finetune", "joint", "ncm"]
+    compare("digits-2", EXPERIMENT, out, methods, [0, 1])
+    return out
+
+
+def test_one_record_a_method_and_seed(done: Path) -> None:
+    assert len(list(done.glob("*/seed-[01].json"))) == 10
+    assert not list(done.glob("*/*.task-*"))
+    assert not list(done.glob("*/*.so-far.json"))
+    record = load_record(done / "ncm" / "seed-1.json")
+    assert record["seed"] == 1
+    assert record["trained"] == 0
+    assert record["kept"] == {"parameters": 10 * 96, "bytes": 10 * 96 * 4 + 10 * 8}
+    scores = record["units"]["sample"]
+    assert scores["accuracy"] == scores["accuracy_after"][-1] == sum(scores["matrix"][-1]) / 2
+    assert scores["average"] == sum(scores["accuracy_after"]) / 2
+    assert scores["forgetting"] == scores["matrix"][0][0] - scores["matrix"][1][0]
+    assert len(record["seconds_learning"]) == 2
+    assert record["images_per_second"] > 0
+
+
+def test_joint_training_is_asked_once_and_its_training_is_counted(done: Path) -> None:
+    record = load_record(done / "joint" / "seed-0.json")
+    scores = record["units"]["sample"]
+    assert scores["accuracy_after"][0] is None
+    assert scores["average"] is scores["forgetting"] is None
+    assert record["seconds_learning"][1] > 10 * record["seconds_learning"][0]
+
+
+def test_ours_has_a_row_for_each_unit(done: Path) -> None:
+    titles = [row.title for row in load_comparison(done).rows]
+    for title in ("Ours, as published (task)", "Ours, as published (sample)", "Ours, default"):
+        assert titles.count(title) == 1
+    accuracies = [row.score("accuracy") for row in load_comparison(done).rows]
+    means = [value.mean for value in accuracies if value]
+    assert means == sorted(means, reverse=True)
+    assert len(means) == 6
+
+
+def test_ours_as_published_and_by_default() -> None:
+    given = Settings(rank=3, router=RouterSettings(kind="subspace", latent=2))
+    published = contestants.as_published(given)
+    assert (published.router.kind, published.router.latent) == ("autoencoder", 2)
+    assert contestants.by_default(given).router == Settings().router
+    assert published.rank == contestants.by_default(given).rank == 3
+
+
+def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")}
+    monkeypatch.setattr(comparing, "make_stream", None)  # would fail if anything were left
+    compare("digits-2", EXPERIMENT, done, ["ncm", "finetune"], [0, 1])
+    assert {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")} == before
+
+
+@pytest.mark.parametrize(
+    ("method", "learner"), [("finetune", FineTuning), ("ours", RememberingTransformer)]
+)
+def test_goes_on_after_the_last_finished_task(
+    method: str, learner: Any, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, learned = learner.learn, []
+
+    def stopped(self: Any, task: Any, *rest: Any) -> Any:
+        if len(learned) == 1:
+            learned.append("stopped")
+            raise KeyboardInterrupt
+        learned.append(task.name)
+        return learn(self, task, *rest)
+
+    monkeypatch.setattr(learner, "learn", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        compare("digits-2", EXPERIMENT, tmp_path, [method], [0])
+    assert not list(tmp_path.glob("*/seed-0.json"))
+    compare("digits-2", EXPERIMENT, tmp_path, [method], [0])
+    assert len(learned) == 3  # the first, the stop, the second
+    path = Path(method) / "seed-0.json"
+    assert outcome(tmp_path / path) == outcome(done / path)
+    assert [p.name for p in (tmp_path / method).iterdir()] == ["seed-0.json"]
+
+
+def test_a_damaged_state_counts_as_none(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "finetune"
+    folder.mkdir()
+    (folder / "seed-0.task-1").write_bytes(b"half")
+    standing = {"matrices": {"sample": [[0.5, None]]}, "seconds": [1.0]}
+    (folder / "seed-0.so-far.json").write_text(json.dumps(standing))
+    (tmp_path / "compare.toml").write_bytes((done / "compare.toml").read_bytes())
+    compare("digits-2", EXPERIMENT, tmp_path, ["finetune"], [0])
+    path = Path("finetune") / "seed-0.json"
+    assert outcome(tmp_path / path) == outcome(done / path)
+
+
+def test_other_settings_and_other_folders_are_refused(done: Path, tmp_path: Path) -> None:
+    with pytest.raises(RememberingError, match="other settings"):
+        compare("digits-2", Experiment(), done, ["ncm"], [0])
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RememberingError, match="holds no comparison"):
+        compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
+
+
+def test_a_method_left_out_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = LeftOut("SupSup", "Wortsman et al. (2020)", "it needs convolutions", "SupSup")
+    monkeypatch.setattr(comparing, "LEFT_OUT", {"supsup": method})
+    compare("cifar10-5", EXPERIMENT, tmp_path / "out", ["ncm"], [0])
+    text = write_report([tmp_path / "out"], tmp_path / "page").read_text()
+    assert "SupSup is left out: it needs convolutions" in text
+    assert "26.2&nbsp;±&nbsp;0.46" in text
+
+
+class TestCommand:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "two.toml"
+        path.write_text(TOML)
+        return path
+
+    def test_prints_a_table_and_reports(
+        self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "out"
+        words = ["compare", str(file), "--methods", "ncm,slda", "--seeds", "0,1", "--out", str(out)]
+        assert main(words) == 0
+        shown = capsys.readouterr()
+        assert "nearest class mean (SimpleCIL)" in shown.out
+        assert "ncm, seed 0: " in shown.err
+        assert "4 of 4" in shown.err
+        assert main(["report", str(out), "--out", str(tmp_path / "page")]) == 0
+        assert (tmp_path / "page" / "compare-two-bundled-cost.png").is_file()
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--methods", "ewx"], "did you mean 'ewc'"),
+            (["--methods", "nothing-like-it"], "known are ours"),
+            (["--seeds", "a"], "no list of whole numbers"),
+            (["--seeds", ""], "is given no seed"),
+            (["--small"], "has no [small] settings"),
+        ],
+    )
+    def test_mistakes(
+        self, words: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["compare", str(file), *words]) == 1
+        assert message in capsys.readouterr().err

@@ -193,7 +193,8 @@ class TestWrongInput:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["demo"], ["run"], ["learn"], ["predict"], ["inspect"], ["report"]]
+    "arguments",
+    [[], ["demo"], ["run"], ["compare"], ["learn"], ["predict"], ["inspect"], ["report"]],
 )
 def test_help_needs_no_heavy_import(arguments: list[str]) -> None:
     code = (

@@ -318,7 +318,11 @@ def _compare(command: Compare) -> int:
     from remembering.terminal import TerminalProgress, show
 
     chosen = methods(command.methods)
-    compare(title, experiment, out, chosen, seeds, command.small, TerminalProgress())
+    try:
+        compare(title, experiment, out, chosen, seeds, command.small, TerminalProgress())
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     show(comparison_table(load_comparison(out)))
     print(f"written to {out}; draw it with: remember report {out}")
     return 0

@@ -311,7 +311,7 @@ class TestWrongInputLeavesNoTrace:
         self, model: RememberingTransformer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         broken = {"basis": torch.full((17, 1), float("inf"))}
-        monkeypatch.setattr(model.router, "fit", lambda features, rng: broken)
+        monkeypatch.setattr(model.router, "fit", lambda *_: broken)
         self.check(model, make_task(2), "diverged.*lower router.lr")
 
     def test_an_image_that_cannot_be_read(

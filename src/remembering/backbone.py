@@ -224,11 +224,13 @@ class Backbone(nn.Module):
             tokens = self.layers[i](tokens, i, adapters)
         return tokens
 
-    def states(self, tokens: Tensor, at: Sequence[int]) -> Iterator[Tensor]:
+    def states(
+        self, tokens: Tensor, at: Sequence[int], adapters: ActiveAdapters | None = None
+    ) -> Iterator[Tensor]:
         """The states at these increasing depths, from state 0, each layer run once."""
         start = 0
         for stop in at:
-            tokens = self.run(tokens, start, stop)
+            tokens = self.run(tokens, start, stop, adapters)
             start = stop
             yield tokens
 

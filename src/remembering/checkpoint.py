@@ -6,10 +6,9 @@ seeding.py), so the parameters, the optimiser's state and the step are all that 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -83,10 +82,14 @@ class Checkpoint:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
         return int(metadata["step"])
 
+    def of(self, part: str) -> Checkpoint:
+        """Another training within the same task, in a file of its own."""
+        return replace(self, path=self.path.with_name(f"{self.path.stem}-{part}.safetensors"))
+
     def remove(self) -> None:
         """The task is done."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        for path in self.path.parent.glob(f"{self.path.stem}*.safetensors"):
+            path.unlink()
 
 
 def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:

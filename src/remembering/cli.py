@@ -102,6 +102,8 @@ class Predict:
     """Image files, or folders of them."""
     together: bool = False
     """Images of one folder come from one source: route them together."""
+    unknown: float | None = None
+    """Flag images that are like nothing learned; of known ones about this share, such as 0.05."""
     json: bool = False
     """Print JSON."""
     csv: bool = False
@@ -398,7 +400,13 @@ def _predict(command: Predict) -> int:
     from remembering.predicting import predict_files, print_answers
 
     return print_answers(
-        predict_files(command.model_dir, command.images, command.together, command.backbone),
+        predict_files(
+            command.model_dir,
+            command.images,
+            command.together,
+            command.backbone,
+            command.unknown,
+        ),
         "json" if command.json else "csv" if command.csv else "table",
     )
 

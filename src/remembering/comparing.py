@@ -150,7 +150,9 @@ class _Run:
             standing = _Standing(data["matrices"], data["seconds"])
             return entry.load(self._state(standing.tasks), backbone, cache), standing
         except (OSError, ValueError, KeyError, TypeError, RememberingError):
-            settings = replace(self.experiment.learning, epochs=self.experiment.epochs(tasks))
+            learning = self.experiment.learning
+            router = self.experiment.compared or learning.router  # for ours, as published
+            settings = replace(learning, epochs=self.experiment.epochs(tasks), router=router)
             return entry.new(backbone, settings, cache), _Standing()
 
     def _keep(self, learner: Contestant, standing: _Standing) -> None:

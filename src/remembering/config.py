@@ -1,23 +1,34 @@
-"""Every setting, typed, with the paper's values as defaults. Light: `--help` reads this."""
+"""Every setting, typed. Light: `--help` reads this.
+
+Defaults are the paper's, but for the router: the default one is that which is right for one image.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from remembering.errors import RememberingError
+
+Tokens = Literal["mean", "flat", "pooled"]
 
 
 @dataclass(frozen=True)
 class RouterSettings:
     """The generative model that each task gets (section 3.3 of the paper)."""
 
-    kind: Literal["autoencoder", "subspace"] = "autoencoder"
-    """autoencoder: trained, as in the paper. subspace: its closed-form optimum."""
-    layers: tuple[int, ...] = (0,)
-    """States that are read; 0 is the embedding output, as in the paper."""
-    tokens: Literal["mean", "flat"] = "mean"
-    """Each token by its mean over the hidden dimension, or all tokens flattened."""
+    kind: Literal["gaussian", "autoencoder", "subspace"] = "gaussian"
+    """gaussian: one per class, on deep features. autoencoder: trained, as in the paper. subspace:
+    the autoencoder's closed-form optimum."""
+    layers: tuple[int, ...] = ()
+    """States that are read; 0 is the embedding output, as in the paper. By default what suits the
+    kind: 0, or five from a third of the depth to the last for gaussian."""
+    tokens: Tokens | None = None
+    """mean: each token by its mean over the hidden dimension (the paper). flat: all tokens
+    flattened. pooled: the CLS token and the mean of the others, normalised (gaussian)."""
+    eyes: int = 8
+    """Rank of the adapter through which deep states are read: trained on the first task, then kept
+    as it is. 0 reads the frozen backbone."""
     latent: int = 1
     """Width of the bottleneck."""
     hidden: int = 0
@@ -27,19 +38,31 @@ class RouterSettings:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
+        _at_least("router.eyes", self.eyes, 0)
         _at_least("router.latent", self.latent, 1)
         _at_least("router.hidden", self.hidden, 0)
         _at_least("router.epochs", self.epochs, 1)
         _at_least("router.batch_size", self.batch_size, 1)
         _positive("router.lr", self.lr)
-        if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
+        if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:
             raise RememberingError(
-                f"router.layers = {self.layers} must be one or more increasing depths from 0"
+                f"router.layers = {self.layers} must be increasing depths from 0 on"
             )
-        if self.kind == "subspace" and self.hidden:
+        if self.kind != "autoencoder" and self.hidden:
             raise RememberingError(
-                "router.hidden belongs to the autoencoder; a subspace router has no hidden layer"
+                f"router.hidden belongs to the autoencoder; a {self.kind} router has no hidden "
+                "layer"
             )
+
+    def resolved(self, depth: int) -> RouterSettings:
+        """With everything said that was left open, for a backbone of so many layers."""
+        deep = self.kind == "gaussian"
+        spread = sorted({max(1, round(depth * (2 + i) / 6)) for i in range(5)})
+        return replace(
+            self,
+            layers=self.layers or (tuple(spread) if deep else (0,)),
+            tokens=self.tokens or ("pooled" if deep else "mean"),
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One pass of the frozen backbone: what the router sees, and where the adapters begin."""
+"""One pass without a task's adapter: what the router sees, and where the adapters begin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.images import ImageSequence
 from remembering.progress import Step
@@ -25,16 +26,22 @@ def batches(count: int, size: int = BATCH) -> Iterator[Tensor]:
 
 @torch.inference_mode()
 def encode(
-    backbone: Backbone, router: Router, first_layer: int, images: Tensor | list[Tensor]
+    backbone: Backbone,
+    router: Router,
+    eyes: Adapter | None,
+    first_layer: int,
+    images: Tensor | list[Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Router features (n, features), and the tokens that enter the first adapted layer.
 
-    Layers up to the deeper of the two are run once, without adapters. If the router reads deeper
-    than the first adapted layer, the layers between are run again with the adapter.
+    Layers up to the deeper of the two are run once. `eyes` act from the first adapted layer on, as
+    all adapters do, so the layers below it are computed for both. If the router reads deeper, the
+    layers between are run again with the adapter that it chooses.
     """
     read = router.settings.layers
     at = sorted({*read, first_layer})
-    states = dict(zip(at, backbone.states(backbone.embed(images), at), strict=True))
+    active = eyes.active() if eyes else None
+    states = dict(zip(at, backbone.states(backbone.embed(images), at, active), strict=True))
     return router.features([states[i] for i in read]), states[first_layer]
 
 
@@ -72,6 +79,7 @@ class Encoded:
 def encode_task(
     backbone: Backbone,
     router: Router,
+    eyes: Adapter | None,
     first_layer: int,
     images: ImageSequence,
     step: Step | None = None,
@@ -80,7 +88,7 @@ def encode_task(
     features, kept = [], []
     keep = True
     for index in batches(len(images)):
-        f, tokens = encode(backbone, router, first_layer, images[index])
+        f, tokens = encode(backbone, router, eyes, first_layer, images[index])
         keep = keep and tokens[0].nbytes * len(images) <= CACHE_BYTES
         features.append(f.clone())
         if keep:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from remembering import typed
-from remembering.config import Settings
+from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
 
 # A wheel carries the folder inside the package; a checkout has it at its root.
@@ -64,6 +64,8 @@ class Experiment:
         default_factory=StreamSettings
     )
     learning: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+    compared: RouterSettings | None = None
+    """A second router that is routed by on the same adapters: the paper's, say."""
 
     def __post_init__(self) -> None:
         if self.total_epochs is not None and self.total_epochs < 1:

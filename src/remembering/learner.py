@@ -6,7 +6,8 @@ itself. The model takes it over in one go, so a task that fails half-way leaves 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.checkpoint import Checkpoint, training_key
-from remembering.encoding import BATCH, encode_task
+from remembering.encoding import BATCH, Prefix, encode_task
 from remembering.errors import RememberingError
 from remembering.fusion import fuse
 from remembering.heads import Head
@@ -41,6 +42,12 @@ class Learned:
     memory: Memory | None
     absorbed: int | None
     """The old adapter that the new one replaces, if the capacity was reached."""
+    eyes: Adapter | None
+    """The adapter through which the router sees, from the first task on."""
+
+
+EYES_STEPS = 200
+"""How long eyes are trained: enough for 1,000 images, harmless for 200 (docs/routing.md)."""
 
 
 def learn(
@@ -55,16 +62,21 @@ def learn(
     number = model.next_number
     rng = generator(settings.seed, "task", number)
 
+    # Before the router's features are fixed, the backbone is adapted to the images once.
+    eyes = model.eyes
+    if eyes is None and model.wants_eyes:
+        eyes = _open_eyes(model, task, progress, checkpoint)
+
     with progress.track(f"reading {task.name}", len(task)) as step:
-        encoded = encode_task(backbone, router, settings.first_layer, task.images, step)
+        encoded = encode_task(backbone, router, eyes, settings.first_layer, task.images, step)
 
     # Lines 2-5: a generative model of this task. All start from the same weights: what training
     # leaves undone is then alike for all, and cancels when their errors are compared.
-    expert = router.fit(encoded.features, generator(settings.seed, "router"))
+    expert = router.fit(encoded.features, task.targets, generator(settings.seed, "router"))
     if not all(value.isfinite().all() for value in expert.values()):
         raise RememberingError(
             f"the generative model of task '{task.name}' diverged; nothing was changed; try a "
-            f"lower router.lr than {settings.router.lr}"
+            f"lower router.lr than {settings.router.lr}, or a lower lr than {settings.lr}"
         )
 
     # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
@@ -81,7 +93,7 @@ def learn(
         key = training_key(settings, number, [encoded.features, task.targets])
         lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
         adapter, head = train(backbone, adapter, head, lesson, settings, None, progress, checkpoint)
-        return Learned(expert, adapter, head, memory, absorbed=None)
+        return Learned(expert, adapter, head, memory, None, eyes)
 
     # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
     nearest = int(router.score(encoded.features).mean(0).argmin())
@@ -99,7 +111,25 @@ def learn(
         backbone, old_adapter, old_head, head, lesson, memories, settings, progress, checkpoint
     )
     # Line 19, Gate(e*) <- t, is the model's when it takes this over.
-    return Learned(expert, adapter, head, memory, absorbed)
+    return Learned(expert, adapter, head, memory, absorbed, eyes)
+
+
+def _open_eyes(
+    model: RememberingTransformer, task: Task, progress: Progress, checkpoint: Checkpoint | None
+) -> Adapter:
+    """An adapter that tells the first task's classes apart; its head is thrown away."""
+    settings, backbone = model.settings, model.backbone
+    per_epoch = math.ceil(len(task) / settings.batch_size)
+    settings = replace(settings, epochs=math.ceil(EYES_STEPS / per_epoch))
+    rng = generator(settings.seed, "eyes")
+    eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
+    head = Head.linear(task.classes, backbone)
+    prefix = Prefix(backbone, task.images, settings.first_layer).keep()
+    some = torch.arange(0, len(task), math.ceil(len(task) / BATCH))
+    key = training_key(settings, model.next_number, [prefix[some], task.targets])
+    lesson = Lesson(prefix, task.targets, f"to see, from {task.name}", model.next_number, key)
+    checkpoint = checkpoint.of("eyes") if checkpoint else None
+    return train(backbone, eyes, head, lesson, settings, None, progress, checkpoint)[0]
 
 
 def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from remembering.adapters import AdapterBank
+from remembering.adapters import Adapter, AdapterBank
+from remembering.answering import Columns, combine
 from remembering.backbone import BUNDLED, Backbone
 from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
@@ -22,6 +23,7 @@ from remembering.heads import Head, Heads
 from remembering.images import ImageSequence, as_images
 from remembering.learner import Learned, learn
 from remembering.memory import Memory
+from remembering.observing import Observed, Observer
 from remembering.progress import SILENT, Progress
 from remembering.routers import Router, make_router
 from remembering.tasks.task import Label, Task
@@ -56,15 +58,19 @@ class Prediction:
 
     labels: list[Label]
     probabilities: Tensor
-    """(n, classes): over the classes of the chosen adapter, 0 for the others."""
+    """(n, classes)."""
     classes: tuple[Label, ...]
     """Columns of `probabilities`."""
     tasks: list[str]
     """The task whose generative model knows the image best."""
     adapters: Tensor
-    """(n,): number of the adapter that answered."""
+    """(n,): number of the adapter that was asked."""
     errors: Tensor
-    """(n, tasks): reconstruction error under each task's generative model."""
+    """(n, tasks): error under each task's generative model; the least is the most familiar."""
+    novelty: Tensor | None = None
+    """(n,): p-value that the image belongs to what was learned, if a rate was given."""
+    unknown: Tensor | None = None
+    """(n,): whether that p-value is at most the rate."""
 
     @property
     def confidence(self) -> Tensor:
@@ -89,6 +95,7 @@ class RememberingTransformer:
                 f"first_layer = {settings.first_layer} is not among the {backbone.depth} layers of "
                 f"'{backbone.name}'"
             )
+        settings = replace(settings, router=settings.router.resolved(backbone.depth))
         if settings.router.layers[-1] > backbone.depth:
             raise RememberingError(
                 f"router.layers = {settings.router.layers} reaches past the {backbone.depth} "
@@ -99,12 +106,15 @@ class RememberingTransformer:
         self.backbone = backbone
         self.settings = settings
         self.router: Router = make_router(settings.router)
+        self.eyes: Adapter | None = None
         self.adapters = AdapterBank()
         self.heads: dict[int, Head] = {}
         self.memories: dict[int, Memory] = {}
         self.tasks: list[TaskRecord] = []
         self.next_number = 0
         self._heads: Heads | None = None
+        self._columns: Columns | None = None
+        self._observer = Observer(self)
 
     @classmethod
     def from_backbone(
@@ -118,7 +128,7 @@ class RememberingTransformer:
 
         Args:
             backbone: "bundled", a folder in hub layout, a hub name, or a loaded `Backbone`.
-            settings: how it learns; the paper's settings by default.
+            settings: how it learns.
             image_size: input size, if not the checkpoint's own.
             changes: single settings by name, such as `rank=8` or `capacity=3`.
         """
@@ -141,6 +151,11 @@ class RememberingTransformer:
     def single_pass(self) -> bool:
         """Whether routing adds no second run of any layer."""
         return self.settings.router.layers[-1] <= self.settings.first_layer
+
+    @property
+    def wants_eyes(self) -> bool:
+        """Whether the router reads states that an adapter can change."""
+        return self.settings.router.eyes > 0 and not self.single_pass
 
     def learn(
         self, task: Task, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
@@ -177,16 +192,40 @@ class RememberingTransformer:
             del self.adapters[learned.absorbed], self.heads[learned.absorbed]
         self.adapters[number] = learned.adapter
         self.heads[number] = learned.head
+        self.eyes = learned.eyes
         self.tasks.append(record)
         self.next_number = number + 1
-        self._heads = None
+        self._heads = self._columns = None
         return record
+
+    def observe(
+        self,
+        images: Any,
+        labels: Sequence[Label],
+        refine: bool = False,
+        progress: Progress = SILENT,
+    ) -> Observed:
+        """Take in a batch of a stream that has no task boundaries.
+
+        What belongs to a task already learned is recognised. What is new waits until the stream
+        has moved on, and is then learned as a task; `settle` learns it at once.
+
+        Args:
+            images: as for `predict`.
+            labels: one for each image.
+            refine: let the generative models of recognised tasks see these images, too.
+        """
+        return self._observer.observe(images, labels, refine, progress)
+
+    def settle(self, progress: Progress = SILENT) -> list[TaskRecord]:
+        """Learn what was observed and still waits."""
+        return self._observer.settle(progress)
 
     def forget(self, name: str) -> Forgotten:
         """Remove a task: its generative model, its replay images, and its adapter unless shared.
 
-        The other tasks answer as before, bit for bit. A shared adapter keeps what it knows of the
-        forgotten classes, because others' knowledge is in the same numbers.
+        The other tasks answer as before. What is shared stays while another task needs it: an
+        adapter that serves several, the eyes of the router, and the covariance of its Gaussians.
         """
         record = next((record for record in self.tasks if record.name == name), None)
         if record is None:
@@ -198,11 +237,18 @@ class RememberingTransformer:
         shared = [other.name for other in self.tasks if other.adapter == record.adapter]
         if not shared:
             del self.adapters[record.adapter], self.heads[record.adapter]
-        self._heads = None
+        if not self.tasks:
+            self.eyes = None
+            self.router.restore({}, {})
+        self._heads = self._columns = None
         return Forgotten(record, tuple(shared), len(memory.labels) if memory else 0)
 
     def predict(
-        self, images: Any, groups: Sequence[Any] | None = None, progress: Progress = SILENT
+        self,
+        images: Any,
+        groups: Sequence[Any] | None = None,
+        progress: Progress = SILENT,
+        unknown: float | None = None,
     ) -> Prediction:
         """Answer images without being told their task.
 
@@ -211,24 +257,39 @@ class RememberingTransformer:
             groups: for each image, where it comes from (a folder, a burst, a camera); images of
                 one group are routed together. Without, each image is routed alone, and its answer
                 does not depend on the others.
+            unknown: how many of a hundred known images may be flagged as unknown, as a share; none
+                is flagged without.
         """
         self._require_tasks()
+        if unknown is not None and not 0 < unknown < 1:
+            raise RememberingError(f"unknown = {unknown} must lie between 0 and 1, such as 0.05")
         sequence = as_images(images)
+        if not len(sequence):
+            raise RememberingError("there are no images to predict")
         if groups is not None:
-            errors = self.route(sequence, progress)
+            features = self.router_features(sequence, progress)
+            errors = self.router.score(features).cpu()
             tasks = choose(errors, groups)
-            return self._prediction(
-                self.answer(sequence, self.gate(tasks), progress), errors, tasks
-            )
+            answers = self.answer(sequence, self.gate(tasks), progress)
+            answers = self.combine(answers, features, self.gate(tasks), certain=True)
+            p = self.router.novelty(features).cpu() if unknown else None
+            return self._prediction(answers, errors, tasks, p, unknown)
         parts = []
         with progress.track("predicting", len(sequence)) as step:
             for index in batches(len(sequence)):
-                parts.append(self._predict_batch(sequence[index]))
+                parts.append(self._predict_batch(sequence[index], unknown is not None))
                 step(len(index))
-        if not parts:
-            raise RememberingError("there are no images to predict")
-        probabilities, errors = (torch.cat(column) for column in zip(*parts, strict=True))
-        return self._prediction(probabilities, errors, errors.argmin(1))
+        answers, errors, novelty = (torch.cat(column) for column in zip(*parts, strict=True))
+        p = novelty if unknown else None
+        return self._prediction(answers, errors, errors.argmin(1), p, unknown)
+
+    def novelty(self, images: Any, progress: Progress = SILENT) -> Tensor:
+        """For each image, the p-value that it belongs to what was learned.
+
+        Of images like those learned, at most about 5 % have a p-value of 0.05 or less.
+        """
+        self._require_tasks()
+        return self.router.novelty(self.router_features(as_images(images), progress)).cpu()
 
     def gate(self, tasks: Tensor) -> Tensor:
         """Gate: from positions in `tasks` to the numbers of the adapters that answer for them."""
@@ -260,6 +321,23 @@ class RememberingTransformer:
                 step(len(index))
         return torch.cat(parts)
 
+    @property
+    def combination(self) -> str:
+        """Whose opinions make an answer."""
+        if self.router.knows_classes:
+            return "chosen adapter times router, among the adapter's classes"
+        return "chosen adapter"
+
+    def combine(self, answers: Tensor, features: Tensor, adapters: Tensor, certain: bool) -> Tensor:
+        """What the chosen adapters answer, and what the router knows of their classes."""
+        if not self.router.knows_classes:
+            return answers
+        if self._columns is None:
+            tasks = [(record.adapter, record.classes) for record in self.tasks]
+            self._columns = Columns.of(tasks, self.classes)
+        logits = self.router.class_logits(features).cpu()
+        return combine(answers, logits, self._columns, adapters, certain)
+
     @torch.inference_mode()
     def adapter_logits(self, images: ImageSequence, adapter: int) -> Tensor:
         """What one adapter says of images: (n, its classes), before any softmax."""
@@ -286,12 +364,17 @@ class RememberingTransformer:
         return Footprint(
             adapters=sum(adapter.parameters for adapter in self.adapters.values()),
             heads=sum(head.parameters for head in self.heads.values()),
-            routers=self.router.parameters,
+            routers=self.router.parameters + (self.eyes.parameters if self.eyes else 0),
             replay_bytes=sum(memory.bytes for memory in self.memories.values()),
         )
 
     def save(self, folder: str | Path) -> None:
         """Write the model into a folder: PEFT adapters, safetensors, one manifest. Atomic."""
+        if self._observer.waiting:
+            raise RememberingError(
+                f"{self._observer.waiting} observed images wait to be learned and cannot be saved; "
+                "call settle first"
+            )
         from remembering.store import save
 
         save(self, Path(folder))
@@ -321,12 +404,17 @@ class RememberingTransformer:
         return self._heads
 
     def _encode(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
-        return encode(self.backbone, self.router, self.settings.first_layer, images)
+        return encode(self.backbone, self.router, self.eyes, self.settings.first_layer, images)
 
-    def _predict_batch(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _predict_batch(
+        self, images: Tensor | list[Tensor], novelty: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         features, tokens = self._encode(images)
         errors = self.router.score(features).cpu()
-        return self._finish(tokens, self.gate(errors.argmin(1))), errors
+        adapters = self.gate(errors.argmin(1))
+        answers = self.combine(self._finish(tokens, adapters), features, adapters, certain=False)
+        p = self.router.novelty(features).cpu() if novelty else errors.new_empty(0)
+        return answers, errors, p
 
     @torch.inference_mode()
     def _finish(self, tokens: Tensor, adapters: Tensor) -> Tensor:
@@ -335,7 +423,14 @@ class RememberingTransformer:
         last = self.backbone.run(tokens, start=self.settings.first_layer, adapters=active)
         return self._all_heads().probabilities(self.backbone, last, adapters).cpu()
 
-    def _prediction(self, probabilities: Tensor, errors: Tensor, tasks: Tensor) -> Prediction:
+    def _prediction(
+        self,
+        probabilities: Tensor,
+        errors: Tensor,
+        tasks: Tensor,
+        novelty: Tensor | None,
+        rate: float | None,
+    ) -> Prediction:
         return Prediction(
             labels=[self.classes[i] for i in probabilities.argmax(1).tolist()],
             probabilities=probabilities,
@@ -343,6 +438,8 @@ class RememberingTransformer:
             tasks=[self.tasks[i].name for i in tasks.tolist()],
             adapters=self.gate(tasks),
             errors=errors,
+            novelty=novelty,
+            unknown=None if novelty is None or rate is None else novelty <= rate,
         )
 
 

@@ -26,7 +26,11 @@ class Answer:
     task: str
     adapter: int
     error: float
-    """Reconstruction error under the chosen task's generative model."""
+    """Under the chosen task's generative model."""
+    novelty: float | None = None
+    """p-value that the image belongs to what was learned, if a rate was given."""
+    unknown: bool | None = None
+    """Whether it is at most the rate."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,11 @@ class Answers:
 
 
 def predict_files(
-    model_dir: Path, paths: Sequence[Path], together: bool, backbone: str | None
+    model_dir: Path,
+    paths: Sequence[Path],
+    together: bool,
+    backbone: str | None,
+    unknown: float | None = None,
 ) -> Answers:
     """Answer image files; a folder's unreadable files are skipped and named."""
     named = [path for path in paths if not path.is_dir()]
@@ -55,17 +63,29 @@ def predict_files(
     if not readable:
         return Answers([], skipped, complete=False)
     groups = [str(path.parent) for path in readable] if together else None
-    said = model.predict(readable, groups, TerminalProgress())
+    said = model.predict(readable, groups, TerminalProgress(), unknown)
+    nothing = [None] * len(readable)
     column = {record.name: i for i, record in enumerate(model.tasks)}
     answers = [
-        Answer(str(path), label, round(probability, 6), task, adapter, errors[column[task]])
-        for path, label, probability, task, adapter, errors in zip(
+        Answer(
+            str(path),
+            label,
+            round(probability, 6),
+            task,
+            adapter,
+            errors[column[task]],
+            novelty,
+            flagged,
+        )
+        for path, label, probability, task, adapter, errors, novelty, flagged in zip(
             readable,
             said.labels,
             said.confidence.tolist(),
             said.tasks,
             said.adapters.tolist(),
             said.errors.tolist(),
+            said.novelty.tolist() if said.novelty is not None else nothing,
+            said.unknown.tolist() if said.unknown is not None else nothing,
             strict=True,
         )
     ]
@@ -105,8 +125,15 @@ def _print_table(answers: Sequence[Answer]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    judged = answers[0].unknown is not None
     table = Table("image", "label", "probability", "task", "adapter")
+    if judged:
+        table.add_column("seen before? (p-value)")
     for answer in answers:
         cells = (answer.file, str(answer.label), f"{answer.probability:.3f}", answer.task)
-        table.add_row(*(Text(cell) for cell in cells), str(answer.adapter))
+        verdict = (
+            f"{'unknown' if answer.unknown else 'yes'} ({answer.novelty:.3f})" if judged else ""
+        )
+        last = [verdict] if judged else []
+        table.add_row(*(Text(cell) for cell in cells), str(answer.adapter), *last)
     Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -33,7 +33,7 @@ from remembering.checkpoint import Checkpoint
 from remembering.encoding import batches
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
-from remembering.evaluation.protocols import Evaluator, Score, TaskScore
+from remembering.evaluation.protocols import ALARM, Evaluator, Score, TaskScore
 from remembering.experiments import Experiment
 from remembering.files import remove_unfinished, write_atomic
 from remembering.lock import only_writer
@@ -66,12 +66,20 @@ class _Done:
     def read(cls, path: Path) -> _Done:
         try:
             data = json.loads(path.read_text())
-            scores = [Score([TaskScore(**task) for task in s["tasks"]]) for s in data["scores"]]
+            scores = [
+                Score([_task_score(task) for task in s["tasks"]], s["false_alarms"], s["auroc"])
+                for s in data["scores"]
+            ]
             return cls(scores, data["seconds"], data["baselines"])
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RememberingError(f"{path} is damaged ({error}); start the run anew") from error
+
+
+def _task_score(data: dict[str, Any]) -> TaskScore:
+    compared = data.pop("compared")
+    return TaskScore(**data, compared=TaskScore(**compared) if compared else None)
 
 
 def run(
@@ -98,7 +106,8 @@ def run(
             raise RememberingError(
                 f"there is no baseline '{baseline}'; known are {', '.join(BASELINES)}"
             )
-    evaluator = Evaluator(experiment.units)
+    compared = experiment.compared and experiment.compared.resolved(backbone.depth)
+    evaluator = Evaluator(experiment.units, compared)
     with only_writer(out):
         _open(out, experiment, resume)
         done = _Done.read(out / SCORES)
@@ -257,6 +266,7 @@ def _results(
         "data": experiment.stream.source,
         "seed": experiment.learning.seed,
         "router": typed.write(model.settings.router),
+        "combination": model.combination,
         "tasks": [
             {
                 "name": record.name,
@@ -277,13 +287,34 @@ def _results(
         "ablated_after": [score.ablated for score in done.scores],
         "accuracy_matrix": matrix,
         "forgetting": forgetting(matrix),
-        "reconstruction_errors": [task.errors for task in last.tasks],
+        "router_alone_accuracy": last.router_alone,
+        "compared": _compared(experiment, done.scores),
+        "novelty": {
+            "rate": ALARM,
+            "false_alarms": [score.false_alarms for score in done.scores],
+            "auroc": [score.auroc for score in done.scores],
+        },
+        "reconstruction_errors": [task.errors for task in (last.compared or last).tasks],
         "baselines": done.baselines,
         "published": published_for(name, variant),
         "footprint": model.footprint().as_dict(),
         "seconds": sum(done.seconds) + sum(b["seconds"] for b in done.baselines.values()),
         "seconds_learning": done.seconds,
         "environment": environment(stream),
+    }
+
+
+def _compared(experiment: Experiment, scores: list[Score]) -> dict[str, Any] | None:
+    """What the router that is compared with reaches on the same adapters."""
+    after = [score.compared for score in scores if score.compared is not None]
+    if experiment.compared is None or not after:
+        return None
+    units = experiment.units
+    return {
+        "router": typed.write(experiment.compared),
+        "accuracy": {unit: after[-1].accuracy(unit) for unit in units},
+        "routing_accuracy": {unit: after[-1].routing_accuracy(unit) for unit in units},
+        "accuracy_after": {unit: [score.accuracy(unit) for score in after] for unit in units},
     }
 
 

@@ -4,10 +4,10 @@
       manifest.json                      settings, tasks, gate, SHA-256 of every file; written last
       adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
       heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
-      routers/NUMBER-HASH.safetensors    one expert per task
+      routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common
       memory/NUMBER-HASH.safetensors     replay images, if there is a capacity
 
-An adapter, a head or an expert never changes once it is learned, so files are never rewritten: a
+What a file holds never changes, and its name says what it holds, so files are never rewritten: a
 save adds what is new, replaces the manifest, and then removes what the manifest no longer names.
 Whatever moment a process dies, the folder is the model before or the model after.
 """
@@ -44,7 +44,7 @@ from remembering.memory import Memory
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 ROOMS = ("adapters", "heads", "routers", "memory")
 _FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")
@@ -89,6 +89,10 @@ class Manifest:
     backbone: BackboneReference
     settings: Settings
     next_number: int
+    shared: str | None = None
+    """What all experts have in common."""
+    eyes: str | None = None
+    """The adapter through which the router sees."""
     tasks: tuple[TaskEntry, ...] = ()
     adapters: dict[str, AdapterEntry] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -144,6 +148,7 @@ def _pack(model: RememberingTransformer) -> tuple[dict[str, bytes], Manifest]:
                 else None,
             )
         )
+    shared = {key: value.cpu() for key, value in model.router.shared.items()}
     manifest = Manifest(
         "remembering-model",
         VERSION,
@@ -154,6 +159,8 @@ def _pack(model: RememberingTransformer) -> tuple[dict[str, bytes], Manifest]:
         ),
         model.settings,
         model.next_number,
+        put("routers", 0, {"": save_tensors(shared)}, "-shared.safetensors") if shared else None,
+        put("adapters", 0, to_peft(model.eyes, model.backbone), "-eyes") if model.eyes else None,
         tuple(tasks),
         adapters,
         {name: sha256(data) for name, data in files.items()},
@@ -209,6 +216,8 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
             name and (w == name or w.startswith(f"{name}/")) for name in names for w in wrong
         )
 
+    if not whole(manifest.eyes, manifest.shared):  # every task needs these
+        return dataclasses.replace(manifest, tasks=(), adapters={}, eyes=None, shared=None)
     adapters = {n: e for n, e in manifest.adapters.items() if whole(e.folder, e.head)}
     tasks = tuple(
         task
@@ -241,13 +250,22 @@ def _assemble(
         model.heads[int(number)] = _unpack(
             folder, entry.head, manifest, lambda t, m: _unpack_head(t, m, loaded)
         )
+    if manifest.eyes is not None:
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            _checked(folder, f"{manifest.eyes}/{name}", manifest)
+        model.eyes = from_peft(folder / manifest.eyes, loaded)
+    shared, experts = {}, {}
+    if manifest.shared is not None:
+        shared = _unpack(folder, manifest.shared, manifest, lambda t, _: _to(t, loaded.device))
     for task in manifest.tasks:
         record = TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
         model.tasks.append(record)
-        expert = _unpack(folder, task.expert, manifest, lambda t, _: _to(t, loaded.device))
-        model.router.add(task.number, expert)
+        experts[task.number] = _unpack(
+            folder, task.expert, manifest, lambda t, _: _to(t, loaded.device)
+        )
         if task.memory is not None:
             model.memories[task.number] = _unpack(folder, task.memory, manifest, _unpack_memory)
+    model.router.restore(experts, shared)
     model.next_number = manifest.next_number
     return model
 
@@ -257,7 +275,8 @@ def in_use(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     for path in folder.iterdir():
-        if path.name in (LOCK, PROGRESS) or path.name.endswith(UNFINISHED):
+        progress = path.match(f"{Path(PROGRESS).stem}*.safetensors")
+        if path.name == LOCK or progress or path.name.endswith(UNFINISHED):
             continue
         ours = path.name in ROOMS and path.is_dir()
         if not ours or not all(_FILE.fullmatch(p.name.lstrip(".")) for p in path.iterdir()):

@@ -128,7 +128,7 @@ class TestContract:
         footprint = learner.footprint()
         assert footprint.bytes == sum(t.numel() * t.element_size() for t in tensors) > 0
         assert footprint.parameters == sum(
-            t.numel() for t in tensors if t.dtype in (torch.float32, torch.float64)
+            t.numel() for t in tensors if t.dtype in (torch.float16, torch.float32, torch.float64)
         )
         assert learner.trained <= footprint.parameters
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from remembering.baselines.base import Baseline
 from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
+from remembering.baselines.gaussian import FrozenGaussians
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.ncm import NearestClassMean
@@ -17,6 +18,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     FineTuning,
     Joint,
     NearestClassMean,
+    FrozenGaussians,
     StreamingLDA,
     RanPAC,
     LwF,

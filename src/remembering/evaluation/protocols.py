@@ -7,15 +7,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from remembering.config import RouterSettings
+from remembering.encoding import encode_task
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
 from remembering.model import RememberingTransformer, choose
 from remembering.progress import SILENT, Progress
+from remembering.routers import Router, make_router
+from remembering.seeding import generator
 from remembering.tasks.stream import TaskData
 from remembering.tasks.task import Task
 
@@ -49,7 +54,11 @@ class TaskScore:
     ablated: float
     """Accuracy without a router: of all adapters' answers the most confident counts."""
     errors: list[float]
-    """Mean reconstruction error under each task's generative model."""
+    """Mean error under each task's generative model."""
+    router_alone: float | None = None
+    """Accuracy of the router's own classes, without any task's adapter, if it knows classes."""
+    compared: TaskScore | None = None
+    """The same adapters, routed by the router that is compared with."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,10 @@ class Score:
     """A model's standing after some task, on every task so far."""
 
     tasks: list[TaskScore]
+    false_alarms: float | None = None
+    """Share of test images of learned tasks whose novelty p-value is at most `ALARM`."""
+    auroc: float | None = None
+    """How well strangeness tells images of tasks not yet learned from those of learned ones."""
 
     def accuracy(self, unit: str) -> float:
         """Mean over tasks (the paper's metric)."""
@@ -76,20 +89,42 @@ class Score:
         """Mean over tasks."""
         return mean([task.ablated for task in self.tasks])
 
+    @property
+    def compared(self) -> Score | None:
+        """The same adapters, routed by the router that is compared with."""
+        tasks = [task.compared for task in self.tasks if task.compared is not None]
+        return Score(tasks) if tasks else None
+
+    @property
+    def router_alone(self) -> float | None:
+        """Mean over tasks."""
+        known = [task.router_alone for task in self.tasks if task.router_alone is not None]
+        return mean(known) if known else None
+
+
+ALARM = 0.05
+"""The share of known images that may be flagged as unknown."""
+
 
 class Evaluator:
     """Scores a model after each task of a stream.
 
-    An adapter never changes once learned, nor does an expert, so what they said of a test image is
-    kept: after each task only the new adapter and the new task's images are run.
+    An adapter never changes once learned, nor do the router's eyes, so what an adapter said of a
+    test image and what the router saw of it are kept: after each task only the new adapter is run.
+
+    Args:
+        units: routing units that are reported.
+        compared: a second router, routed by on the same adapters; it learns what is scored.
     """
 
-    def __init__(self, units: tuple[str, ...]):
+    def __init__(self, units: tuple[str, ...], compared: RouterSettings | None = None):
         for unit in units:
             groups(unit, 1)  # an unknown unit is refused before anything is learned
         self.units = units
-        self._answers: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._answers: dict[tuple[int, int], Tensor] = {}
         self._features: list[Tensor] = []
+        self._compared = make_router(compared) if compared else None
+        self._compared_features: list[Tensor] = []
 
     def score(
         self,
@@ -111,38 +146,95 @@ class Evaluator:
         total = sum(len(tests[j]) for _, j in missing)
         with progress.track("evaluating", total) as step:
             for adapter, j in missing:
-                self._answers[adapter, j] = _answers(model, tests[j], adapter)
+                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter)
                 step(len(tests[j]))
-        for test in tests[len(self._features) :]:
-            self._features.append(model.router_features(test.images))
-        return Score([self._score_task(model, j, test) for j, test in enumerate(tests)])
+        for data in stream[len(self._features) :]:
+            self._features.append(model.router_features(data.test.images))
+        if self._compared:
+            self._fit_compared(self._compared, model, stream[: len(tests)])
+        scores = [self._score_task(model, j, test) for j, test in enumerate(tests)]
+        return Score(scores, *self._novelty(model, len(tests)))
+
+    def _fit_compared(
+        self, router: Router, model: RememberingTransformer, stream: tuple[TaskData, ...]
+    ) -> None:
+        """It sees the frozen backbone; like the model's own, it learns each task once."""
+        for j, data in enumerate(stream):
+            if j < len(self._compared_features):
+                continue
+            seen = [
+                encode_task(model.backbone, router, None, 0, task.images).features
+                for task in (data.train, data.test)
+            ]
+            rng = generator(model.settings.seed, "router")
+            router.add(j, router.fit(seen[0], data.train.targets, rng))
+            self._compared_features.append(seen[1])
 
     def _score_task(self, model: RememberingTransformer, j: int, test: Task) -> TaskScore:
-        errors = model.router.score(self._features[j]).cpu()
-        numbers = list(model.adapters)
-        right = torch.stack([self._answers[n, j][0] for n in numbers])  # (adapters, images)
-        confidence = torch.stack([self._answers[n, j][1] for n in numbers])
-        row = {n: i for i, n in enumerate(numbers)}
-        gate = torch.tensor([row[record.adapter] for record in model.tasks])
-        images = torch.arange(len(test))
+        features, images = self._features[j], torch.arange(len(test))
+        errors = model.router.score(features).cpu()
+        position = {label: i for i, label in enumerate(model.classes)}
+        wanted = torch.tensor([position[label] for label in test.labels])
+        answers = torch.zeros(len(model.adapters), len(test), len(position))
+        sure = torch.zeros(len(model.adapters), len(test))
+        for row, number in enumerate(model.adapters):
+            logits = self._answers[number, j]
+            columns = [position[label] for label in model.heads[number].classes]
+            answers[row][:, columns] = logits.softmax(1)
+            sure[row] = logits.max(1).values
+        rows = {number: row for row, number in enumerate(model.adapters)}
+        gate = torch.tensor([rows[record.adapter] for record in model.tasks])
+        right = answers.argmax(2) == wanted  # (adapters, images)
         accuracy, routing_accuracy = {}, {}
         for unit in self.units:
             tasks = choose(errors, groups(unit, len(test)))
-            accuracy[unit] = right[gate[tasks], images].float().mean().item()
-            routing_accuracy[unit] = (tasks == j).float().mean().item()
-        return TaskScore(
+            said = answers[gate[tasks], images]
+            said = model.combine(said, features, model.gate(tasks), certain=unit != "sample")
+            accuracy[unit] = _share(said.argmax(1) == wanted)
+            routing_accuracy[unit] = _share(tasks == j)
+        own = TaskScore(
             accuracy,
             routing_accuracy,
-            oracle=right[gate[j]].float().mean().item(),
-            ablated=right[confidence.argmax(0), images].float().mean().item(),
+            oracle=_share(right[gate[j]]),
+            ablated=_share(right[sure.argmax(0), images]),
             errors=errors.mean(0).tolist(),
+            router_alone=self._router_alone(model, features, test),
         )
+        if self._compared is None:
+            return own
+        errors = self._compared.score(self._compared_features[j]).cpu()
+        choices = {unit: choose(errors, groups(unit, len(test))) for unit in self.units}
+        compared = replace(
+            own,
+            accuracy={u: _share(right[gate[tasks], images]) for u, tasks in choices.items()},
+            routing_accuracy={u: _share(tasks == j) for u, tasks in choices.items()},
+            errors=errors.mean(0).tolist(),
+            router_alone=None,
+        )
+        return replace(own, compared=compared)
+
+    def _router_alone(
+        self, model: RememberingTransformer, features: Tensor, test: Task
+    ) -> float | None:
+        if not model.router.knows_classes:
+            return None
+        labels = [label for record in model.tasks for label in record.classes]
+        said = model.router.class_logits(features).argmax(1).tolist()
+        return mean([float(labels[i] == label) for i, label in zip(said, test.labels, strict=True)])
+
+    def _novelty(
+        self, model: RememberingTransformer, learned: int
+    ) -> tuple[float | None, float | None]:
+        """False alarms on learned tasks, and the AUROC of those to come against them."""
+        known = torch.cat(self._features[:learned])
+        alarms = _share(model.router.novelty(known) <= ALARM)
+        if learned == len(self._features):
+            return alarms, None
+        new = torch.cat(self._features[learned:])
+        strange = [model.router.strangeness(part).cpu() for part in (known, new)]
+        truth = torch.arange(len(known) + len(new)) >= len(known)
+        return alarms, float(roc_auc_score(truth, torch.cat(strange)))
 
 
-def _answers(model: RememberingTransformer, test: Task, adapter: int) -> tuple[Tensor, Tensor]:
-    """Whether an adapter answers each test image right, and how sure it is (its largest logit)."""
-    position = {label: i for i, label in enumerate(model.heads[adapter].classes)}
-    logits = model.adapter_logits(test.images, adapter)
-    wanted = torch.tensor([position.get(label, -1) for label in test.labels])
-    top = logits.max(1)
-    return top.indices == wanted, top.values
+def _share(right: Tensor) -> float:
+    return right.float().mean().item()

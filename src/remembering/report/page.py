@@ -269,6 +269,15 @@ def _section(group: Group, drawer: _Drawer) -> Section:
                 f"darkest cell of a row is where the whole task is routed.{seeds}",
             )
         )
+    if group.first.get("novelty"):
+        drawn.append(
+            drawer.draw(
+                plots.novelty_curves(group),
+                f"{name}-novelty",
+                "Novelty after each task: how well images of tasks that are still to come are told "
+                f"from test images of learned ones, and how many of those are flagged.{band}",
+            )
+        )
     return Section(
         anchor=name,
         group=group,

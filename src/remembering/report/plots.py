@@ -76,9 +76,15 @@ def accuracy_curves(group: Group) -> Figure:
             line(axes, group.curve("accuracy_after", unit), unit, colour, marker=marker)
         line(axes, group.curve("oracle_after"), "right adapter given", INK, linestyle=(0, (5, 2)))
         line(axes, group.curve("ablated_after"), "routing ablated", PURPLE, linestyle=(0, (1, 1)))
+        if group.compared:
+            for unit in (unit for unit in group.units if unit in ("sample", "task")):
+                curve = group.curve("compared", "accuracy_after", unit)
+                colour, marker = _unit_look(unit, group)
+                label = f"{unit}, {group.compared} router"
+                line(axes, curve, label, colour, marker=marker, linestyle=(0, (3, 1, 1, 1)))
         for name, colour in zip(group.baselines, _baseline_colours(group), strict=True):
             label = BASELINE_NAMES.get(name, name)
-            if name == "joint":
+            if name in ("joint", "gaussian"):
                 level(axes, group.statistic("baselines", name, "accuracy"), label, colour)
             else:
                 curve = group.curve("baselines", name, "accuracy_after")
@@ -133,6 +139,23 @@ def reconstruction_heatmap(group: Group) -> Figure:
             for (i, j), value in np.ndenumerate(errors):
                 colour = "#ffffff" if value < 0.55 else "#111111"
                 axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+        return fig
+
+
+def novelty_curves(group: Group) -> Figure:
+    """How well images of tasks to come are told from learned ones, and false alarms on those."""
+    with mpl.rc_context(STYLE):
+        fig = Figure(figsize=(6.6, 4.2))
+        axes = fig.subplots()
+        line(axes, group.curve("novelty", "auroc"), "AUROC, tasks to come against learned", BLUE)
+        rate = group.first["novelty"]["rate"]
+        alarms = group.curve("novelty", "false_alarms")
+        line(axes, alarms, f"false alarms on learned tasks, {rate:.0%} asked", ORANGE, marker="v")
+        axes.axhline(100 * rate, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+        _title(fig, axes, f"{group.title}: have I seen this before?", [group])
+        axes.set(xlabel="Tasks learned", ylabel="%", ylim=(0, 102))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=1)
         return fig
 
 
@@ -214,7 +237,8 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
 
 def score_name(group: Group) -> str:
     """What the router compares. Only a model that rebuilds its input has a reconstruction error."""
-    rebuilds = group.first["router"]["kind"] in ("autoencoder", "subspace")
+    kind = group.compared or group.first["router"]["kind"]
+    rebuilds = kind in ("autoencoder", "subspace")
     return "Reconstruction error" if rebuilds else "Router score"
 
 

@@ -156,6 +156,12 @@ class Group:
         return str(self.first["description"])
 
     @property
+    def compared(self) -> str:
+        """Kind of the router that is compared with, if there is one."""
+        compared = self.first.get("compared")
+        return str(compared["router"]["kind"]) if compared else ""
+
+    @property
     def published(self) -> dict[str, Any] | None:
         """What the paper prints for this experiment, in percent."""
         published: dict[str, Any] | None = self.first["published"]

@@ -20,7 +20,11 @@ from remembering.report.results import Group, Statistic, count, unit_size
 
 NOTHING = "–"
 
-BASELINE_NAMES = {"joint": "joint training", "finetune": "sequential fine-tuning"}
+BASELINE_NAMES = {
+    "joint": "joint training",
+    "finetune": "sequential fine-tuning",
+    "gaussian": "Gaussians on the frozen backbone",
+}
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,15 @@ def units_table(group: Group) -> Table:
             percent(group.statistic("accuracy", unit), group),
             percent(group.statistic("routing_accuracy", unit), group),
             percent(group.statistic("forgetting"), group) if unit == "sample" else NOTHING,
+            percent(group.statistic("compared", "accuracy", unit), group),
+            percent(group.statistic("compared", "routing_accuracy", unit), group),
             published_number(published) if published and published["unit"] == unit else NOTHING,
         )
         for unit in _units([group], with_published=True)
     ]
+    alone = group.statistic("router_alone_accuracy")
+    if alone is not None:
+        rows.append(_row("router alone (no task's adapter)", percent(alone, group)))
     rows.append(
         _row("right adapter given", percent(group.statistic("oracle_task_accuracy"), group))
     )
@@ -129,6 +138,8 @@ def units_table(group: Group) -> Table:
                 "Accuracy (%)",
                 "Routing accuracy (%)",
                 "Forgetting (points)",
+                f"Accuracy, {group.compared} router (%)",
+                f"Routing accuracy, {group.compared} router (%)",
                 "Paper (%)",
             ),
             rows=tuple(rows),
@@ -281,7 +292,7 @@ def _units(groups: Sequence[Group], with_published: bool = False) -> list[str]:
 
 
 def _row(name: str, accuracy: str, forgetting: str = NOTHING) -> tuple[str, ...]:
-    return (name, accuracy, NOTHING, forgetting, NOTHING)
+    return (name, accuracy, NOTHING, forgetting, NOTHING, NOTHING, NOTHING)
 
 
 def _units_note(group: Group) -> str:

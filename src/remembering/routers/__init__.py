@@ -3,9 +3,11 @@
 from remembering.config import RouterSettings
 from remembering.routers.autoencoder import AutoencoderRouter
 from remembering.routers.base import Expert, Router
+from remembering.routers.gaussian import GaussianRouter
 from remembering.routers.subspace import SubspaceRouter
 
 ROUTERS: dict[str, type[Router]] = {
+    "gaussian": GaussianRouter,
     "autoencoder": AutoencoderRouter,
     "subspace": SubspaceRouter,
 }

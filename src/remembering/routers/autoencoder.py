@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.routers.base import Expert, Router, linear_errors
+from remembering.routers.base import Expert, ReconstructionRouter, linear_errors
 
 
-class AutoencoderRouter(Router):
+class AutoencoderRouter(ReconstructionRouter):
     """V̂ = G F σ(V), trained on ℓ = (σ(V) − V̂)² with AdamW (β = 0.9, 0.999; weight decay 0.01).
 
     `hidden = 0` is the two-layer form: F encodes, G decodes, both linear without bias.
@@ -20,14 +20,14 @@ class AutoencoderRouter(Router):
     dim → 32 → 1 → 32 → dim with biases, and a ReLU after each hidden layer.
 
     >>> from remembering.config import RouterSettings
-    >>> router = AutoencoderRouter(RouterSettings(epochs=1))
+    >>> router = AutoencoderRouter(RouterSettings("autoencoder", epochs=1))
     >>> rng = torch.Generator().manual_seed(0)
-    >>> router.add(0, router.fit(torch.rand(20, 17), rng))
+    >>> router.add(0, router.fit(torch.rand(20, 17), torch.arange(20) % 2, rng))
     >>> router.score(torch.rand(3, 17)).shape
     torch.Size([3, 1])
     """
 
-    def fit(self, features: Tensor, rng: torch.Generator) -> Expert:
+    def fit_expert(self, features: Tensor, rng: torch.Generator) -> Expert:
         settings = self.settings
         expert = {
             key: value.to(features.device).requires_grad_()

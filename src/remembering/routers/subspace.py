@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
-from remembering.routers.base import Expert, Router, linear_errors
+from remembering.routers.base import Expert, ReconstructionRouter, linear_errors
 
 # eigh of a (dim, dim) matrix in float64: beyond this, minutes and gigabytes.
 MAX_DIM = 4096
 
 
-class SubspaceRouter(Router):
+class SubspaceRouter(ReconstructionRouter):
     """The top eigenspace of a task's second moments.
 
     argmin over G, F of Σ‖x − G F x‖² is F = Uᵀ, G = U with U the eigenvectors of Σ x xᵀ with the
@@ -20,7 +20,7 @@ class SubspaceRouter(Router):
     the sums add up across batches.
     """
 
-    def fit(self, features: Tensor, rng: torch.Generator) -> Expert:
+    def fit_expert(self, features: Tensor, rng: torch.Generator) -> Expert:
         dim = features.shape[1]
         if dim > MAX_DIM:
             raise RememberingError(

@@ -1,0 +1,150 @@
+"""What the default router was chosen by: single images of held-out training data.
+
+    python scripts/study_routing.py --backbone FOLDER --data FOLDER [--eyes]
+
+CIFAR-100 in ten tasks in a class order that no result uses (seed 10): 100 training images a class
+are learned, 30 other training images a class are asked about. Test images are not opened. The
+first part tries features and shrinkage on the frozen backbone, the second (--eyes, half an hour)
+trains eyes of several ranks and lengths. Figures are in docs/routing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from remembering.adapters import Adapter
+from remembering.backbone import Backbone
+from remembering.config import RouterSettings, Settings
+from remembering.encoding import Prefix, batches
+from remembering.heads import Head
+from remembering.routers.gaussian import GaussianRouter
+from remembering.seeding import generator, permutation
+from remembering.tasks.sources import load
+from remembering.training import Lesson, train
+
+SEED, TASKS, PER_TASK, LEARNED, ASKED = 10, 10, 10, 100, 30
+DEFAULT = (4, 6, 8, 10, 12)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backbone", required=True)
+    parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--image-size", type=int, default=112)
+    parser.add_argument("--eyes", action="store_true")
+    arguments = parser.parse_args()
+    backbone = Backbone.load(arguments.backbone, arguments.image_size)
+    learn, ask = _images(arguments.data)
+    if arguments.eyes:
+        _study_eyes(backbone, learn, ask)
+    else:
+        _study_features(backbone, learn, ask)
+
+
+def _images(data: Path) -> tuple[Tensor, Tensor]:
+    """Images to learn and to ask about, class after class, in the order of the stream."""
+    source = load("cifar100", data)
+    images = torch.as_tensor(source.train.images)
+    learn, ask = [], []
+    for label in permutation(TASKS * PER_TASK, SEED, "split").tolist():
+        members = (source.train.labels == label).nonzero().flatten()
+        members = members[permutation(len(members), SEED, "limit", "train", label)]
+        learn.append(images[members[:LEARNED]])
+        ask.append(images[members[LEARNED : LEARNED + ASKED]])
+    return torch.cat(learn), torch.cat(ask)
+
+
+@torch.inference_mode()
+def _states(backbone: Backbone, images: Tensor, eyes: Adapter | None = None) -> Tensor:
+    """CLS and mean token, normalised, of every state: (n, depth + 1, 2, dim)."""
+    active = eyes.active() if eyes else None
+    parts = []
+    for index in batches(len(images)):
+        tokens = backbone.embed(images[index])
+        states = backbone.states(tokens, range(backbone.depth + 1), active)
+        both = [torch.stack([s[:, 0], s[:, 1:].mean(1)], dim=1) for s in states]
+        parts.append(F.layer_norm(torch.stack(both, dim=1), (backbone.dim,)))
+    return torch.cat(parts)
+
+
+def _accuracy(learn: Tensor, ask: Tensor) -> tuple[float, float, float]:
+    """Shares of classes and of tasks that are right, and the seconds of fitting."""
+    router = GaussianRouter(RouterSettings())
+    targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
+    started = time.perf_counter()
+    for number, features in enumerate(learn.flatten(1).chunk(TASKS)):
+        router.add(number, router.fit(features, targets, generator(SEED)))
+    logits = router.class_logits(ask.flatten(1))
+    seconds = time.perf_counter() - started
+    wanted = torch.arange(TASKS * PER_TASK).repeat_interleave(ASKED)
+    tasks = router.score(ask.flatten(1)).argmin(1)
+    right = logits.argmax(1) == wanted, tasks == wanted // PER_TASK
+    return float(right[0].float().mean()), float(right[1].float().mean()), seconds
+
+
+def _print(name: str, learn: Tensor, ask: Tensor) -> None:
+    accuracy, routing, seconds = _accuracy(learn, ask)
+    width = learn[0].numel()
+    print(
+        f"| {name} | {width:,} | {100 * accuracy:.1f} | {100 * routing:.1f} | {seconds:.0f} |",
+        flush=True,
+    )
+
+
+def _study_features(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
+    started = time.perf_counter()
+    a, b = _states(backbone, learn), _states(backbone, ask)
+    print(f"states of {len(a) + len(b):,} images: {time.perf_counter() - started:.0f} s")
+    print("| frozen features | width | classes right (%) | tasks right (%) | fitting (s) |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    every = tuple(range(1, backbone.depth + 1))
+    sets: dict[str, Sequence[int]] = {f"layer {k}": (k,) for k in (2, 4, 6, 8, 10, 12)}
+    sets |= {f"layers {', '.join(map(str, s))}": s for s in ((6, 10, 12), (4, 8, 12), DEFAULT)}
+    sets["all layers"] = every
+    for name, layers in sets.items():
+        _print(name, a[:, layers], b[:, layers])
+    _print("layers 4 to 12, CLS only", a[:, DEFAULT, 0], b[:, DEFAULT, 0])
+    _print("layers 4 to 12, mean only", a[:, DEFAULT, 1], b[:, DEFAULT, 1])
+    for columns in (2000, 5000):
+        _print_ranpac(columns, a[:, DEFAULT].flatten(1), b[:, DEFAULT].flatten(1))
+
+
+def _print_ranpac(columns: int, learn: Tensor, ask: Tensor) -> None:
+    """Random projection, ReLU, ridge (McDonnell et al., 2023), the best of five ridges."""
+    wanted = torch.arange(TASKS * PER_TASK).repeat_interleave(ASKED)
+    targets = torch.arange(TASKS * PER_TASK).repeat_interleave(LEARNED)
+    projection = torch.randn(learn.shape[1], columns, generator=generator(SEED, "projection"))
+    projection /= learn.shape[1] ** 0.5
+    h, g = (learn @ projection).relu(), (ask @ projection).relu()
+    gram, sums = h.mT @ h, h.mT @ F.one_hot(targets).float()
+    best = 0.0
+    for ridge in (1e1, 1e2, 1e3, 1e4, 1e5):
+        weight = torch.linalg.solve(gram + ridge * torch.eye(columns), sums)
+        best = max(best, float(((g @ weight).argmax(1) == wanted).float().mean()))
+    print(f"| random projection of these, ridge | {columns:,} | {100 * best:.1f} | – | – |")
+
+
+def _study_eyes(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
+    print("| eyes | width | classes right (%) | tasks right (%) | fitting (s) |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for rank, epochs in ((1, 2), (1, 6), (8, 6), (8, 15)):
+        settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
+        first = learn[: PER_TASK * LEARNED]
+        targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
+        lesson = Lesson(Prefix(backbone, first, 0).keep(), targets, "the first task", 0)
+        adapter = Adapter.new(backbone, rank, 0, generator(SEED, "task", 0))
+        head = Head.linear(tuple(range(PER_TASK)), backbone)
+        eyes, _ = train(backbone, adapter, head, lesson, settings)
+        a, b = (_states(backbone, images, eyes)[:, DEFAULT] for images in (learn, ask))
+        _print(f"rank {rank}, {epochs} epochs of the first task", a, b)
+
+
+if __name__ == "__main__":
+    main()

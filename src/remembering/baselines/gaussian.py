@@ -1,0 +1,59 @@
+"""The default router's Gaussians alone, on the frozen backbone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from remembering.baselines.base import Baseline
+from remembering.config import RouterSettings
+from remembering.encoding import encode_task
+from remembering.images import ImageSequence
+from remembering.progress import Progress
+from remembering.routers.gaussian import GaussianRouter
+from remembering.seeding import generator
+from remembering.tasks.task import Task
+
+
+class FrozenGaussians(Baseline):
+    """Class means and one covariance over several layers of the frozen backbone.
+
+    What `routers/gaussian.py` does without eyes and without adapters: what these add is the
+    difference to this. An image is given the class with the largest likelihood, a label that
+    several tasks share its most likely one.
+    """
+
+    name, title = "gaussian", "Gaussians, frozen"
+    reference = "Hastie, Tibshirani, Friedman (2009), The Elements of Statistical Learning, 4.3"
+    stores = "per task class means and 64 feature vectors; one covariance"
+    every_task = False
+
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        router = self._router()
+        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
+            encoded = encode_task(self.backbone, router, None, 0, task.images, step)
+        rng = generator(self.settings.seed, "router")
+        router.add(self.learned, router.fit(encoded.features, task.targets, rng))
+        self.notes[str(self.learned)] = self.targets(task.classes).tolist()
+        self.tensors = {f"shared.{key}": value for key, value in router.shared.items()}
+        for number, expert in router.experts.items():
+            self.tensors |= {f"{number}.{key}": value for key, value in expert.items()}
+
+    def scores(self, images: ImageSequence) -> Tensor:
+        router = self._router()
+        logits = router.class_logits(encode_task(self.backbone, router, None, 0, images).features)
+        columns = torch.tensor([c for i in range(self.learned) for c in self.notes[str(i)]])
+        index = columns.to(logits.device).expand(len(logits), -1)
+        lowest = logits.new_full((len(logits), len(self.classes)), float("-inf"))
+        return lowest.scatter_reduce(1, index, logits, "amax")
+
+    def _router(self) -> GaussianRouter:
+        """The router that `tensors` hold."""
+        router = GaussianRouter(RouterSettings().resolved(self.backbone.depth))
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in self.tensors.items():
+            whose, key = name.split(".")
+            parts.setdefault(whose, {})[key] = value
+        shared = parts.pop("shared", {})
+        router.restore({int(n): parts[n] for n in sorted(parts, key=int)}, shared)
+        return router

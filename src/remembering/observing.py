@@ -1,0 +1,212 @@
+"""Learning without task boundaries: images with labels come, and nobody says where a task begins.
+
+What is seen for the first time waits in a draft until the stream has moved on; then the draft is
+learned as a task. What is familiar is recognised, and gets no adapter of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from remembering.config import RouterSettings
+from remembering.errors import RememberingError
+from remembering.images import ImageSequence, as_images, joined, subset
+from remembering.progress import Progress
+from remembering.routers.gaussian import GaussianRouter
+from remembering.tasks.task import Label, Task
+
+if TYPE_CHECKING:
+    from remembering.model import RememberingTransformer, TaskRecord
+
+FLAG = 0.2
+"""p-values up to this count as strange when a group of images is judged."""
+DOUBT = 1e-3
+"""A group is new if familiar images would be as strange with less than this probability."""
+YOUNG = 2
+"""Labels not seen before join a draft of at most so many batches; then they begin another."""
+ENOUGH = 64
+"""A draft of fewer images cannot tell whether others look alike."""
+PATIENCE = 2
+"""A draft that got nothing in so many batches is complete."""
+
+
+@dataclass
+class Draft:
+    """What may become a task."""
+
+    images: list[ImageSequence] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    """What the router sees of them."""
+    labels: list[Label] = field(default_factory=list)
+    batches: int = 0
+    idle: int = 0
+
+    def add(self, images: ImageSequence, features: Tensor, labels: Sequence[Label]) -> None:
+        """One more part of a batch."""
+        self.images.append(images)
+        self.features.append(features)
+        self.labels += labels
+        self.batches += 1
+        self.idle = 0
+
+    def resembles(self, features: Tensor) -> bool:
+        """Whether images of its labels look like those it has, as far as they can tell."""
+        if len(self.labels) < ENOUGH or min(Counter(self.labels).values()) < 2:
+            return True
+        position = {label: i for i, label in enumerate(dict.fromkeys(self.labels))}
+        router = GaussianRouter(RouterSettings())
+        targets = torch.tensor([position[label] for label in self.labels])
+        router.add(0, router.fit(torch.cat(self.features), targets, torch.Generator()))
+        return not strange(router.novelty(features))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was made of a batch."""
+
+    recognised: dict[str, int]
+    """Images that belong to tasks already learned, by task."""
+    learned: list[TaskRecord]
+    """Tasks that were complete and have been learned now."""
+    waiting: int
+    """Images that wait in drafts."""
+
+
+class Observer:
+    """Decides for each batch what is familiar and what is new."""
+
+    def __init__(self, model: RememberingTransformer):
+        self.model = model
+        self.drafts: list[Draft] = []
+
+    @property
+    def waiting(self) -> int:
+        """Images in drafts."""
+        return sum(len(draft.labels) for draft in self.drafts)
+
+    def observe(
+        self, images: Any, labels: Sequence[Label], refine: bool, progress: Progress
+    ) -> Observed:
+        """Take in one batch."""
+        batch = Task("batch", images, labels)  # checks images and labels
+        for draft in self.drafts:
+            draft.idle += 1
+        known = set(self.model.classes)
+        familiar = torch.tensor([label in known for label in batch.labels])
+        new = ~familiar
+        recognised: dict[str, int] = {}
+        if familiar.any():
+            rows = familiar.nonzero().flatten()
+            if self._is_new(batch, rows):
+                new |= familiar
+            else:
+                recognised = self._recognise(batch, rows, refine)
+        if new.any():
+            self._keep(batch, new.nonzero().flatten())
+        complete = [draft for draft in self.drafts if draft.idle >= PATIENCE]
+        complete = [draft for draft in complete if min(Counter(draft.labels).values()) > 1]
+        learned = [record for draft in complete for record in self._learn(draft, progress)]
+        return Observed(recognised, learned, self.waiting)
+
+    def settle(self, progress: Progress) -> list[TaskRecord]:
+        """Learn every draft now: the stream has ended, or answers are wanted."""
+        return [record for draft in list(self.drafts) for record in self._learn(draft, progress)]
+
+    def _keep(self, batch: Task, rows: Tensor) -> None:
+        """Each image goes to the draft that has its label; unseen labels begin one."""
+        labels = [batch.labels[i] for i in rows.tolist()]
+        homes: dict[int, list[int]] = {}
+        for position, label in enumerate(labels):
+            home = next((i for i, d in enumerate(self.drafts) if label in d.labels), -1)
+            homes.setdefault(home, []).append(position)
+        unseen = homes.pop(-1, [])
+        images = as_images(batch.images[rows])
+        features = self.model.router_features(images)
+
+        def put(draft: Draft, positions: list[int]) -> None:
+            some = torch.tensor(positions)
+            draft.add(subset(images, some), features[some], [labels[i] for i in positions])
+
+        for home, positions in homes.items():
+            if self.drafts[home].resembles(features[positions]):
+                put(self.drafts[home], positions)
+            else:  # the same labels, but another look: the draft is complete
+                self.drafts[home].idle = PATIENCE
+                unseen += positions
+        if unseen:
+            last = self.drafts[-1] if self.drafts else None
+            if last is None or last.batches > YOUNG or last.idle >= PATIENCE:
+                self.drafts.append(Draft())
+            put(self.drafts[-1], unseen)
+
+    def _learn(self, draft: Draft, progress: Progress) -> list[TaskRecord]:
+        """Learn a draft, unless all of it turns out to be familiar."""
+        self.drafts.remove(draft)
+        task = Task(self._name(), joined(draft.images), draft.labels)
+        everything = torch.arange(len(task))
+        if set(task.classes) <= set(self.model.classes) and not self._is_new(task, everything):
+            return []
+        try:
+            return [self.model.learn(task, progress)]
+        except RememberingError as error:
+            self.drafts.append(draft)
+            raise RememberingError(
+                f"what was observed cannot be learned yet: {error}; it is kept until more comes"
+            ) from error
+
+    def _is_new(self, batch: Task, rows: Tensor) -> bool:
+        """Whether a group of images is stranger than what was learned would ever be."""
+        return strange(self.model.novelty(batch.images[rows]))
+
+    def _recognise(self, batch: Task, rows: Tensor, refine: bool) -> dict[str, int]:
+        """The task of each label that explains its images best."""
+        model = self.model
+        features = model.router_features(as_images(batch.images[rows]))
+        errors = model.router.score(features).cpu()
+        labels = [batch.labels[i] for i in rows.tolist()]
+        counts: dict[str, int] = {}
+        members: dict[int, list[int]] = {}
+        for label in dict.fromkeys(labels):
+            own = [i for i, other in enumerate(labels) if other == label]
+            tasks = [t for t, record in enumerate(model.tasks) if label in record.classes]
+            best = tasks[int(errors[own][:, tasks].mean(0).argmin())]
+            name = model.tasks[best].name
+            counts[name] = counts.get(name, 0) + len(own)
+            members.setdefault(best, []).extend(own)
+        if refine:
+            for position, own in members.items():
+                record = model.tasks[position]
+                targets = torch.tensor([record.classes.index(labels[i]) for i in own])
+                model.router.refine(record.number, features[own], targets)
+        return counts
+
+    def _name(self) -> str:
+        """The first free name for a task that nobody named."""
+        taken = {record.name for record in self.model.tasks}
+        number = len(taken) + 1
+        while f"observed {number}" in taken:
+            number += 1
+        return f"observed {number}"
+
+
+def strange(p: Tensor) -> bool:
+    """Whether p-values of a group are lower than those of familiar images would ever be."""
+    return binomial_tail(int((p <= FLAG).sum()), len(p), FLAG) < DOUBT
+
+
+def binomial_tail(count: int, total: int, rate: float) -> float:
+    """Probability of at least `count` of `total`, each with probability `rate`.
+
+    >>> round(binomial_tail(2, 2, 0.2), 3)
+    0.04
+    """
+    return math.fsum(
+        math.comb(total, k) * rate**k * (1 - rate) ** (total - k) for k in range(count, total + 1)
+    )

@@ -1,0 +1,105 @@
+"""The Gaussian router against plain formulas."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from remembering.config import RouterSettings
+from remembering.routers import make_router
+from remembering.routers.gaussian import GaussianRouter
+
+
+def data(task: int, classes: int, per_class: int = 8, dim: int = 5) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(task)
+    targets = torch.arange(classes).repeat_interleave(per_class)
+    means = 3 * torch.randn(classes, dim, generator=rng)
+    return means[targets] + torch.randn(len(targets), dim, generator=rng), targets
+
+
+def learned(*tasks: tuple[Tensor, Tensor]) -> GaussianRouter:
+    router = make_router(RouterSettings())
+    assert isinstance(router, GaussianRouter)
+    for number, (x, y) in enumerate(tasks):
+        router.add(number, router.fit(x, y, torch.Generator().manual_seed(0)))
+    return router
+
+
+def covariance(tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The shrunk covariance, image by image."""
+    residuals = [
+        (x[y == c].double() - x[y == c].double().mean(0)) for x, y in tasks for c in y.unique()
+    ]
+    r = torch.cat(residuals)
+    n, dim = r.shape
+    scatter = r.mT @ r
+    return (scatter + dim * (scatter.diagonal() / n).diag()) / (n + dim)
+
+
+@settings(max_examples=25)
+@given(classes=st.lists(st.integers(2, 5), min_size=1, max_size=4))
+def test_logits_are_those_of_gaussians_with_one_covariance(classes: list[int]) -> None:
+    tasks = [data(i, c) for i, c in enumerate(classes)]
+    x = torch.randn(7, 5)
+    means = torch.stack([a[b == c].double().mean(0) for a, b in tasks for c in b.unique()])
+    gaussians = [torch.distributions.MultivariateNormal(mean, covariance(tasks)) for mean in means]
+    router = learned(*tasks)
+    temperature = router._fit().temperature
+    densities = torch.stack([g.log_prob(x.double()) for g in gaussians], dim=1)
+    wanted = (densities / temperature).log_softmax(1)
+    torch.testing.assert_close(router.class_logits(x).log_softmax(1), wanted)
+
+
+def test_the_order_of_tasks_and_of_images_does_not_matter() -> None:
+    tasks = [data(i, 3) for i in range(3)]
+    x = torch.randn(9, 5)
+    mixed = [(a[o], b[o]) for a, b in tasks for o in [torch.randperm(len(a))]]
+    wanted = learned(*tasks)._fit()
+    for other in (learned(*mixed), learned(*tasks[::-1])):
+        torch.testing.assert_close(other.shared, learned(*tasks).shared)
+        assert other.score(x).shape == (9, 3)
+        torch.testing.assert_close(other._fit().within.factor, wanted.within.factor)
+
+
+def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
+    """The prior's diagonal alone is not updated: with little weight it makes no difference."""
+    tasks = [data(i, 3, per_class=200) for i in range(2)]
+    whole = learned(*tasks)
+    chosen = whole.experts[0]["usual"].double(), whole.experts[0]["usual_class"]
+    fitted = whole._fit()
+    x, own = chosen[0][:5], chosen[1][:5]
+    closed = fitted.within.without_one(x, fitted.means, own, fitted.counts[own])
+    (a, b), rest = tasks[0], tasks[1:]
+    for i in range(5):
+        same = (a.half().double() == x[i]).all(1)
+        assert same.sum() == 1
+        without = [(a[~same], b[~same]), *rest]
+        again = learned(*without)._fit()
+        difference = x[i] - again.means
+        plain = (difference @ torch.linalg.inv(covariance(without)) * difference).sum(1)
+        torch.testing.assert_close(closed[i], plain, rtol=5e-3, atol=1e-3)
+
+
+def test_false_alarms_come_at_the_rate_that_is_asked() -> None:
+    rng = torch.Generator().manual_seed(0)
+    dim, means = 30, 2 * torch.randn(6, 30, generator=rng)
+
+    def draw(labels: Tensor) -> Tensor:
+        return means[labels] + torch.randn(len(labels), dim, generator=rng)
+
+    y = torch.arange(3).repeat_interleave(25)
+    router = learned((draw(y), y), (draw(y + 3), y))
+    fresh = torch.arange(6).repeat_interleave(200)
+    for rate in (0.05, 0.2):
+        alarms = (router.novelty(draw(fresh)) <= rate).float().mean()
+        assert abs(alarms - rate) < 0.06
+
+
+def test_features_that_never_vary_do_no_harm() -> None:
+    x, y = data(0, 3)
+    constant = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+    router = learned((constant, y))
+    assert router.class_logits(constant).isfinite().all()
+    assert (router.class_logits(constant).argmax(1) == y).float().mean() > 0.9

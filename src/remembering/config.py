@@ -29,6 +29,8 @@ class RouterSettings:
     eyes: int = 8
     """Rank of the adapter through which deep states are read: trained on the first task, then kept
     as it is. 0 reads the frozen backbone."""
+    eyes_steps: int = 200
+    """Steps that eyes are trained for: enough for 1,000 images, harmless for 200."""
     latent: int = 1
     """Width of the bottleneck."""
     hidden: int = 0
@@ -39,6 +41,7 @@ class RouterSettings:
 
     def __post_init__(self) -> None:
         _at_least("router.eyes", self.eyes, 0)
+        _at_least("router.eyes_steps", self.eyes_steps, 1)
         _at_least("router.latent", self.latent, 1)
         _at_least("router.hidden", self.hidden, 0)
         _at_least("router.epochs", self.epochs, 1)

@@ -64,7 +64,7 @@ class Experiment:
         default_factory=StreamSettings
     )
     learning: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
-    compared: RouterSettings | None = None
+    compared: tyro.conf.Suppress[RouterSettings | None] = None
     """A second router that is routed by on the same adapters: the paper's, say."""
 
     def __post_init__(self) -> None:

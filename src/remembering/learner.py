@@ -46,10 +46,6 @@ class Learned:
     """The adapter through which the router sees, from the first task on."""
 
 
-EYES_STEPS = 200
-"""How long eyes are trained: enough for 1,000 images, harmless for 200 (docs/routing.md)."""
-
-
 def learn(
     model: RememberingTransformer,
     task: Task,
@@ -120,7 +116,7 @@ def _open_eyes(
     """An adapter that tells the first task's classes apart; its head is thrown away."""
     settings, backbone = model.settings, model.backbone
     per_epoch = math.ceil(len(task) / settings.batch_size)
-    settings = replace(settings, epochs=math.ceil(EYES_STEPS / per_epoch))
+    settings = replace(settings, epochs=math.ceil(settings.router.eyes_steps / per_epoch))
     rng = generator(settings.seed, "eyes")
     eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
     head = Head.linear(task.classes, backbone)

@@ -12,6 +12,7 @@ from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.icarl import herded
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
@@ -48,9 +49,9 @@ def taught(name: str, backbone: Backbone, **options: float) -> Baseline:
     return learner
 
 
-def on_digits(name: str, backbone: Backbone) -> float:
+def on_digits(name: str, backbone: Backbone, **options: float) -> float:
     """Accuracy on all ten digits, after five tasks of two."""
-    learner = made(name, backbone)
+    learner = BASELINES[name](backbone, SETTINGS, **(QUICK.get(name, {}) | options))
     for data in DIGITS:
         learner.learn(data.train)
     reached = [accuracy(learner.predict(data.test.images), data.test.labels) for data in DIGITS]
@@ -318,6 +319,30 @@ def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
     for data in reversed(STREAM):
         backward.learn(data.train)
     torch.testing.assert_close(forward.tensors["gram"], backward.tensors["gram"], rtol=1e-4, atol=1)
+
+
+def test_icarl_with_a_larger_memory_does_not_get_worse(backbone: Backbone) -> None:
+    small, large = (on_digits("icarl", backbone, memory=memory) for memory in (10, 200))
+    assert large >= small
+
+
+def test_icarl_keeps_no_more_than_its_memory(backbone: Backbone) -> None:
+    assert len(taught("icarl", backbone, memory=21).tensors["exemplars.0.targets"]) == 10
+    for memory in (1, 3):
+        with pytest.raises(RememberingError, match="needs a larger memory"):
+            taught("icarl", backbone, memory=memory)
+
+
+def test_herding_keeps_the_mean() -> None:
+    """The mean of a few herded features is nearer to the class's than that of the first few."""
+    features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    chosen = herded(features, torch.arange(40) % 2, size=8)
+    assert len(set(chosen.tolist())) == 8
+    for label, rows in ((0, chosen[:4]), (1, chosen[4:])):
+        own = features[label::2]
+        assert set((rows % 2).tolist()) == {label}
+        off = [(part.mean(0) - own.mean(0)).norm() for part in (features[rows], own[:4])]
+        assert off[0] < 0.5 * off[1]
 
 
 class TestFeatureCache:

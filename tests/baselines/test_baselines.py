@@ -345,6 +345,30 @@ def test_herding_keeps_the_mean() -> None:
         assert off[0] < 0.5 * off[1]
 
 
+def test_der_with_a_memory_of_everything_approaches_joint(backbone: Backbone) -> None:
+    """Two epochs of ten classes with 24 images: 480 are in the buffer at the end, of 1,000."""
+    everything = on_digits("der", backbone, memory=1000, alpha=0, beta=1)
+    assert everything > on_digits("joint", backbone) - 0.05
+
+
+def test_der_without_a_past_in_its_loss_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
+    free = taught("der", backbone, alpha=0, beta=0)
+    for key, value in floor.tensors.items():
+        assert torch.equal(free.tensors[key], value)
+
+
+def test_der_keeps_a_fair_sample(backbone: Backbone) -> None:
+    """Each task has its share of the buffer, with outputs for the classes known when it came."""
+    learner = taught("der", backbone, memory=60)
+    targets, known = learner.tensors["buffer.targets"], learner.tensors["buffer.known"]
+    assert len(targets) == len(learner.tensors["buffer.images"]) == 60
+    first = targets < 2
+    assert 20 <= int(first.sum()) <= 40
+    assert torch.equal(known, torch.where(first, 2, 4))
+    assert not bool(learner.tensors["buffer.answers"][first, 2:].any())
+    assert learner.notes["seen"] == 192
+
+
 class TestFeatureCache:
     def test_methods_share_features(self, backbone: Backbone) -> None:
         cache = FeatureCache()

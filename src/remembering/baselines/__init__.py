@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
+from remembering.baselines.der import DER
 from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.icarl import ICaRL
@@ -25,6 +26,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     OnlineEWC,
     SI,
     ICaRL,
+    DER,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

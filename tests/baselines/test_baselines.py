@@ -13,6 +13,7 @@ from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.baselines.icarl import herded
+from remembering.baselines.mnemonics import Mnemonics
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
@@ -28,6 +29,7 @@ QUICK: dict[str, dict[str, float]] = {
     "ranpac": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
+    "mnemonics": {"memory": 40, "epochs": 2},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -367,6 +369,28 @@ def test_der_keeps_a_fair_sample(backbone: Backbone) -> None:
     assert torch.equal(known, torch.where(first, 2, 4))
     assert not bool(learner.tensors["buffer.answers"][first, 2:].any())
     assert learner.notes["seen"] == 192
+
+
+def test_mnemonics_teach_a_head_better_than_the_images_they_were(backbone: Backbone) -> None:
+    """After a step on them the head errs less on the task that they stand for."""
+    data, losses = STREAM[0].train, []
+    for epochs in (0, 10):
+        learner = Mnemonics(backbone, SETTINGS, memory=10, epochs=epochs)
+        learner.learn(data)
+        images, targets = learner.exemplars.images, learner.exemplars.targets
+        assert isinstance(images, torch.Tensor)
+        assert images.dtype == torch.uint8
+        lessons, asked = (
+            learner.features(learner.prefix(x), len(x)) for x in (images, data.images)
+        )
+        weight, bias = learner.head.weight.clone().requires_grad_(), learner.head.bias
+        one_hot = torch.nn.functional.one_hot
+        bce = torch.nn.functional.binary_cross_entropy_with_logits
+        bce(lessons @ weight.mT + bias, one_hot(targets).float()).backward()
+        assert weight.grad is not None
+        after = asked @ (weight - 6 * weight.grad).mT + bias
+        losses.append(bce(after, one_hot(data.targets).float()).item())
+    assert losses[1] < losses[0]
 
 
 class TestFeatureCache:

@@ -9,6 +9,7 @@ from remembering.baselines.finetune import FineTuning
 from remembering.baselines.icarl import ICaRL
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
+from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.ranpac import RanPAC
@@ -27,6 +28,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     SI,
     ICaRL,
     DER,
+    Mnemonics,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

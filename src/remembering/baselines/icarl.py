@@ -87,22 +87,27 @@ class ICaRL(SingleAdapter):
                 f"a memory of {kept.budget} images has no room for one of each class of "
                 f"each task; method '{self.name}' needs a larger memory"
             )
-        features = self.directions(self._prefix(kept.images), len(kept))
+        features = self.directions(self.prefix(kept.images), len(kept))
         sums = features.new_zeros(len(self.classes), features.shape[1])
         sums.index_add_(0, kept.targets.to(features.device), features)
         self.tensors["means"] = F.normalize(sums)
 
     def scores(self, images: ImageSequence) -> Tensor:
-        return self.directions(self._prefix(images), len(images)) @ self.tensors["means"].mT
+        return self.directions(self.prefix(images), len(images)) @ self.tensors["means"].mT
 
-    @torch.no_grad()
     def directions(self, prefix: Prefix, count: int) -> Tensor:
         """φ of the first `count` images, of length 1: (n, dim)."""
+        return F.normalize(self.features(prefix, count))
+
+    @torch.no_grad()
+    def features(self, prefix: Prefix, count: int) -> Tensor:
+        """What the head reads of the first `count` images: (n, dim)."""
         pool, adapter = self.backbone.pool, self.adapter
         parts = [pool(adapted(self.backbone, adapter, prefix[index])) for index in batches(count)]
-        return F.normalize(torch.cat(parts))
+        return torch.cat(parts)
 
-    def _prefix(self, images: ImageSequence) -> Prefix:
+    def prefix(self, images: ImageSequence) -> Prefix:
+        """Images on their way to the first adapted layer."""
         return Prefix(self.backbone, images, self.settings.first_layer)
 
 

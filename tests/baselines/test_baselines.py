@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.baselines.icarl import herded
 from remembering.baselines.mnemonics import Mnemonics
+from remembering.baselines.muc import MUC
+from remembering.baselines.rotations import Rotated
 from remembering.config import Settings
+from remembering.encoding import Prefix
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
 from remembering.tasks.sources import load
@@ -391,6 +395,18 @@ def test_mnemonics_teach_a_head_better_than_the_images_they_were(backbone: Backb
         after = asked @ (weight - 6 * weight.grad).mT + bias
         losses.append(bce(after, one_hot(data.targets).float()).item())
     assert losses[1] < losses[0]
+
+
+def test_side_classifiers_agree_on_their_task_alone(backbone: Backbone) -> None:
+    learner = MUC(backbone, replace(SETTINGS, epochs=20))
+    data = STREAM[0].train
+    learner.learn(data)
+    weight, bias = learner.tensors["sides.weight"], learner.tensors["sides.bias"]
+    turned = Rotated(backbone, data.images)
+    features = learner.features(Prefix(backbone, turned, 0), len(turned))
+    said = (features @ weight.mT + bias[:, None]).softmax(2)
+    spread = (said.amax(0) - said.amin(0)).amax(1)
+    assert spread[: len(data)].mean() < 0.5 * spread[len(data) :].mean()
 
 
 class TestFeatureCache:

@@ -10,6 +10,7 @@ from remembering.baselines.icarl import ICaRL
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
+from remembering.baselines.muc import MUC
 from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.ranpac import RanPAC
@@ -29,6 +30,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     ICaRL,
     DER,
     Mnemonics,
+    MUC,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

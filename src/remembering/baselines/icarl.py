@@ -11,12 +11,12 @@ from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter
 from remembering.baselines.exemplars import Exemplars
-from remembering.encoding import Prefix, batches
+from remembering.encoding import Prefix
 from remembering.errors import RememberingError
 from remembering.heads import Head
 from remembering.images import ImageSequence, joined
 from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson, adapted
+from remembering.training import Batch, Lesson
 
 
 class ICaRL(SingleAdapter):
@@ -98,13 +98,6 @@ class ICaRL(SingleAdapter):
     def directions(self, prefix: Prefix, count: int) -> Tensor:
         """φ of the first `count` images, of length 1: (n, dim)."""
         return F.normalize(self.features(prefix, count))
-
-    @torch.no_grad()
-    def features(self, prefix: Prefix, count: int) -> Tensor:
-        """What the head reads of the first `count` images: (n, dim)."""
-        pool, adapter = self.backbone.pool, self.adapter
-        parts = [pool(adapted(self.backbone, adapter, prefix[index])) for index in batches(count)]
-        return torch.cat(parts)
 
     def prefix(self, images: ImageSequence) -> Prefix:
         """Images on their way to the first adapted layer."""

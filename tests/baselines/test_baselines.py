@@ -9,10 +9,12 @@ import pytest
 import torch
 from conftest import make_task
 
+from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import herded
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
@@ -407,6 +409,25 @@ def test_side_classifiers_agree_on_their_task_alone(backbone: Backbone) -> None:
     said = (features @ weight.mT + bias[:, None]).softmax(2)
     spread = (said.amax(0) - said.amin(0)).amax(1)
     assert spread[: len(data)].mean() < 0.5 * spread[len(data) :].mean()
+
+
+def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
+    fresh = HyperNet(backbone, SETTINGS).new_adapter().active()
+    like = Adapter.new(backbone, SETTINGS.rank, 0, torch.Generator().manual_seed(0))
+    assert fresh.a.shape == like.a.shape
+    assert not fresh.b.any()
+    assert float(fresh.a.std()) == pytest.approx(float(like.a.std()), rel=0.3)
+
+
+def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
+    moved = []
+    for strength in (0.0, 0.01):
+        learner = HyperNet(backbone, SETTINGS, strength=strength)
+        learner.learn(STREAM[0].train)
+        before = learner.adapter(0).made()
+        learner.learn(STREAM[1].train)
+        moved.append(float((learner.adapter(0).made() - before).norm()))
+    assert moved[1] < 0.5 * moved[0]
 
 
 class TestFeatureCache:

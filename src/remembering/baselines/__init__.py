@@ -6,6 +6,7 @@ from remembering.baselines.base import Baseline
 from remembering.baselines.der import DER
 from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
+from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import ICaRL
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
@@ -31,6 +32,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     DER,
     Mnemonics,
     MUC,
+    HyperNet,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

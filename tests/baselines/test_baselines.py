@@ -19,6 +19,7 @@ from remembering.baselines.icarl import herded
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
 from remembering.baselines.rotations import Rotated
+from remembering.baselines.supsup import SupSup
 from remembering.config import Settings
 from remembering.encoding import Prefix
 from remembering.errors import RememberingError
@@ -428,6 +429,19 @@ def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
         learner.learn(STREAM[1].train)
         moved.append(float((learner.adapter(0).made() - before).norm()))
     assert moved[1] < 0.5 * moved[0]
+
+
+def test_supsup_trains_no_weight(backbone: Backbone) -> None:
+    """An adapter is the same random numbers in every task, under masks that differ."""
+    learner = SupSup(backbone, SETTINGS)
+    assert not learner.new_adapter().active().b.any()
+    for data in STREAM:
+        learner.learn(data.train)
+    first, second = (learner.adapter(number).b for number in (0, 1))
+    assert set(first.abs().unique().tolist()) == set(second.abs().unique().tolist())
+    both = (first != 0) & (second != 0)
+    assert torch.equal(first[both], second[both])
+    assert not torch.equal(first != 0, second != 0)
 
 
 class TestFeatureCache:

@@ -17,6 +17,7 @@ from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.ranpac import RanPAC
 from remembering.baselines.si import SI
 from remembering.baselines.slda import StreamingLDA
+from remembering.baselines.supsup import SupSup
 
 _METHODS: tuple[type[Baseline], ...] = (
     FineTuning,
@@ -33,6 +34,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     Mnemonics,
     MUC,
     HyperNet,
+    SupSup,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

@@ -13,6 +13,7 @@ from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
+from remembering.baselines.clom import CLOM
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import herded
@@ -37,6 +38,7 @@ QUICK: dict[str, dict[str, float]] = {
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
     "mnemonics": {"memory": 40, "epochs": 2},
+    "clom": {"turns": 2},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -442,6 +444,17 @@ def test_supsup_trains_no_weight(backbone: Backbone) -> None:
     both = (first != 0) & (second != 0)
     assert torch.equal(first[both], second[both])
     assert not torch.equal(first != 0, second != 0)
+
+
+def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
+    """Its outputs for each class and turn say how an image is turned."""
+    learner = CLOM(backbone, SETTINGS)
+    data = STREAM[0]
+    learner.learn(data.train)
+    turned = Rotated(backbone, data.test.images)
+    said = learner.said(0, Prefix(backbone, turned, 0)[torch.arange(len(turned))])
+    wanted = torch.arange(len(turned)) // len(data.test)
+    assert float((said.argmax(1) // 2 == wanted).float().mean()) > 0.6
 
 
 class TestFeatureCache:

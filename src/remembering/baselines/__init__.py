@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
+from remembering.baselines.clom import CLOM
 from remembering.baselines.der import DER
 from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
@@ -33,6 +34,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     DER,
     Mnemonics,
     MUC,
+    CLOM,
     HyperNet,
     SupSup,
 )

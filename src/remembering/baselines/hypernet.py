@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from remembering.adapters import PROJECTIONS, Adapter, OneAdapter
-from remembering.baselines.taskwise import Taskwise
+from remembering.baselines.taskwise import InferredTask
 from remembering.seeding import generator
 from remembering.tasks.task import Task
 from remembering.training import Batch, Lesson
@@ -84,7 +84,7 @@ class Generated(Adapter):
         return replace(self, a=self.a.detach().clone(), b=self.b.detach().clone())
 
 
-class HyperNet(Taskwise):
+class HyperNet(InferredTask):
     """The network is trained for the new task, and held to what it makes for the old ones.
 
     With h(e; Θ) all numbers of the adapter that the network Θ makes of an embedding e,

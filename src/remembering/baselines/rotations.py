@@ -14,6 +14,7 @@ TURNS = 4
 class Rotated(LazyImages):
     """All images by 0, 90, 180 and 270 degrees: of n, number k n + i is image i after k quarters.
 
+    Fewer `turns` than four leave out the last.
     They are turned at the backbone's size, where they are square.
 
     >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -22,16 +23,16 @@ class Rotated(LazyImages):
     (8, torch.Size([2, 1, 28, 28]))
     """
 
-    def __init__(self, backbone: Backbone, images: ImageSequence):
-        self.backbone, self.images = backbone, images
+    def __init__(self, backbone: Backbone, images: ImageSequence, turns: int = TURNS):
+        self.backbone, self.images, self.turns = backbone, images, turns
 
     def __len__(self) -> int:
-        return TURNS * len(self.images)
+        return self.turns * len(self.images)
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
         count = len(self.images)
         result = self.backbone.prepare(self.images[index % count]).clone()
         quarters = (index // count).to(result.device)
-        for k in range(1, TURNS):
+        for k in range(1, self.turns):
             result[quarters == k] = torch.rot90(result[quarters == k], k, (2, 3))
         return result

@@ -13,7 +13,7 @@ from torch import Tensor
 from remembering.adapters import PROJECTIONS, Adapter, MixedAdapters, OneAdapter
 from remembering.backbone import Backbone
 from remembering.baselines.features import FeatureCache
-from remembering.baselines.taskwise import Taskwise
+from remembering.baselines.taskwise import InferredTask
 from remembering.config import Settings
 from remembering.seeding import generator
 
@@ -45,7 +45,7 @@ def gate(scores: Tensor) -> Tensor:
     return (scores >= 0).float() + scores - scores.detach()
 
 
-class SupSup(Taskwise):
+class SupSup(InferredTask):
     """Supermasks in superposition: a task is a mask, and its mask is found by one gradient.
 
     W are fixed random numbers, W ⊙ M_t with M_t = [S_t ≥ 0] the weights of task t; its scores S_t

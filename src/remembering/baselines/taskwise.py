@@ -35,10 +35,6 @@ class Taskwise(Baseline, Rules):
     def adapter(self, number: int) -> Adapter:
         """What belongs to this task."""
 
-    @abstractmethod
-    def choose(self, tokens: Tensor) -> Tensor:
-        """Number of the task that each image, looked at alone, seems to be of: (n,)."""
-
     def lesson(self, task: Task) -> Lesson:
         """What a task is trained on; its targets are rows of its own head."""
         prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
@@ -77,6 +73,18 @@ class Taskwise(Baseline, Rules):
         """Outputs under the adapter and the head of this task: (n, outputs)."""
         return logits(self.backbone, self.adapter(number), self.head(number), tokens)
 
+    @property
+    def trained(self) -> int:
+        return sum(self.head(number).parameters for number in range(self.learned))
+
+
+class InferredTask(Taskwise):
+    """Looks for the task first; its adapter and head alone then answer."""
+
+    @abstractmethod
+    def choose(self, tokens: Tensor) -> Tensor:
+        """Number of the task that each image, looked at alone, seems to be of: (n,)."""
+
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:
         prefix = Prefix(self.backbone, images, self.settings.first_layer)
@@ -89,7 +97,3 @@ class Taskwise(Baseline, Rules):
                 own = self.said(number, tokens[rows[:, 0]]).log_softmax(1)
                 result[index.to(rows.device)[rows], self.owned(number)] = own
         return result
-
-    @property
-    def trained(self) -> int:
-        return sum(self.head(number).parameters for number in range(self.learned))

@@ -14,8 +14,8 @@ TURNS = 4
 class Rotated(LazyImages):
     """All images by 0, 90, 180 and 270 degrees: of n, number k n + i is image i after k quarters.
 
-    Fewer `turns` than four leave out the last.
-    They are turned at the backbone's size, where they are square.
+    Fewer `turns` than four leave out the last. Images are turned at the backbone's size, where they
+    are square.
 
     >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> turned = Rotated(Backbone.load("bundled"), images)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import make_task
 
+from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
+from remembering.baselines.clom import CLOM
 from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.hypernet import HyperNet
+from remembering.baselines.icarl import herded
+from remembering.baselines.mnemonics import Mnemonics
+from remembering.baselines.muc import MUC
+from remembering.baselines.rotations import Rotated
+from remembering.baselines.supsup import SupSup
 from remembering.config import Settings
+from remembering.encoding import Prefix
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
 from remembering.tasks.sources import load
@@ -27,6 +37,8 @@ QUICK: dict[str, dict[str, float]] = {
     "ranpac": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
+    "mnemonics": {"memory": 40, "epochs": 2},
+    "clom": {"turns": 2},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -48,9 +60,9 @@ def taught(name: str, backbone: Backbone, **options: float) -> Baseline:
     return learner
 
 
-def on_digits(name: str, backbone: Backbone) -> float:
+def on_digits(name: str, backbone: Backbone, **options: float) -> float:
     """Accuracy on all ten digits, after five tasks of two."""
-    learner = made(name, backbone)
+    learner = BASELINES[name](backbone, SETTINGS, **(QUICK.get(name, {}) | options))
     for data in DIGITS:
         learner.learn(data.train)
     reached = [accuracy(learner.predict(data.test.images), data.test.labels) for data in DIGITS]
@@ -318,6 +330,131 @@ def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
     for data in reversed(STREAM):
         backward.learn(data.train)
     torch.testing.assert_close(forward.tensors["gram"], backward.tensors["gram"], rtol=1e-4, atol=1)
+
+
+def test_icarl_with_a_larger_memory_does_not_get_worse(backbone: Backbone) -> None:
+    small, large = (on_digits("icarl", backbone, memory=memory) for memory in (10, 200))
+    assert large >= small
+
+
+def test_icarl_keeps_no_more_than_its_memory(backbone: Backbone) -> None:
+    assert len(taught("icarl", backbone, memory=21).tensors["exemplars.0.targets"]) == 10
+    for memory in (1, 3):
+        with pytest.raises(RememberingError, match="needs a larger memory"):
+            taught("icarl", backbone, memory=memory)
+
+
+def test_herding_keeps_the_mean() -> None:
+    """The mean of a few herded features is nearer to the class's than that of the first few."""
+    features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    chosen = herded(features, torch.arange(40) % 2, size=8)
+    assert len(set(chosen.tolist())) == 8
+    for label, rows in ((0, chosen[:4]), (1, chosen[4:])):
+        own = features[label::2]
+        assert set((rows % 2).tolist()) == {label}
+        off = [(part.mean(0) - own.mean(0)).norm() for part in (features[rows], own[:4])]
+        assert off[0] < 0.5 * off[1]
+
+
+def test_der_with_a_memory_of_everything_approaches_joint(backbone: Backbone) -> None:
+    """Two epochs of ten classes with 24 images: 480 are in the buffer at the end, of 1,000."""
+    everything = on_digits("der", backbone, memory=1000, alpha=0, beta=1)
+    assert everything > on_digits("joint", backbone) - 0.05
+
+
+def test_der_without_a_past_in_its_loss_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
+    free = taught("der", backbone, alpha=0, beta=0)
+    for key, value in floor.tensors.items():
+        assert torch.equal(free.tensors[key], value)
+
+
+def test_der_keeps_a_fair_sample(backbone: Backbone) -> None:
+    """Each task has its share of the buffer, with outputs for the classes known when it came."""
+    learner = taught("der", backbone, memory=60)
+    targets, known = learner.tensors["buffer.targets"], learner.tensors["buffer.known"]
+    assert len(targets) == len(learner.tensors["buffer.images"]) == 60
+    first = targets < 2
+    assert 20 <= int(first.sum()) <= 40
+    assert torch.equal(known, torch.where(first, 2, 4))
+    assert not bool(learner.tensors["buffer.answers"][first, 2:].any())
+    assert learner.notes["seen"] == 192
+
+
+def test_mnemonics_teach_a_head_better_than_the_images_they_were(backbone: Backbone) -> None:
+    """After a step on them the head errs less on the task that they stand for."""
+    data, losses = STREAM[0].train, []
+    for epochs in (0, 10):
+        learner = Mnemonics(backbone, SETTINGS, memory=10, epochs=epochs)
+        learner.learn(data)
+        images, targets = learner.exemplars.images, learner.exemplars.targets
+        assert isinstance(images, torch.Tensor)
+        assert images.dtype == torch.uint8
+        lessons, asked = (
+            learner.features(learner.prefix(x), len(x)) for x in (images, data.images)
+        )
+        weight, bias = learner.head.weight.clone().requires_grad_(), learner.head.bias
+        one_hot = torch.nn.functional.one_hot
+        bce = torch.nn.functional.binary_cross_entropy_with_logits
+        bce(lessons @ weight.mT + bias, one_hot(targets).float()).backward()
+        assert weight.grad is not None
+        after = asked @ (weight - 6 * weight.grad).mT + bias
+        losses.append(bce(after, one_hot(data.targets).float()).item())
+    assert losses[1] < losses[0]
+
+
+def test_side_classifiers_agree_on_their_task_alone(backbone: Backbone) -> None:
+    learner = MUC(backbone, replace(SETTINGS, epochs=20))
+    data = STREAM[0].train
+    learner.learn(data)
+    weight, bias = learner.tensors["sides.weight"], learner.tensors["sides.bias"]
+    turned = Rotated(backbone, data.images)
+    features = learner.features(Prefix(backbone, turned, 0), len(turned))
+    said = (features @ weight.mT + bias[:, None]).softmax(2)
+    spread = (said.amax(0) - said.amin(0)).amax(1)
+    assert spread[: len(data)].mean() < 0.5 * spread[len(data) :].mean()
+
+
+def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
+    fresh = HyperNet(backbone, SETTINGS).new_adapter().active()
+    like = Adapter.new(backbone, SETTINGS.rank, 0, torch.Generator().manual_seed(0))
+    assert fresh.a.shape == like.a.shape
+    assert not fresh.b.any()
+    assert float(fresh.a.std()) == pytest.approx(float(like.a.std()), rel=0.3)
+
+
+def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
+    moved = []
+    for strength in (0.0, 0.01):
+        learner = HyperNet(backbone, SETTINGS, strength=strength)
+        learner.learn(STREAM[0].train)
+        before = learner.adapter(0).made()
+        learner.learn(STREAM[1].train)
+        moved.append(float((learner.adapter(0).made() - before).norm()))
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_supsup_trains_no_weight(backbone: Backbone) -> None:
+    """An adapter is the same random numbers in every task, under masks that differ."""
+    learner = SupSup(backbone, SETTINGS)
+    assert not learner.new_adapter().active().b.any()
+    for data in STREAM:
+        learner.learn(data.train)
+    first, second = (learner.adapter(number).b for number in (0, 1))
+    assert set(first.abs().unique().tolist()) == set(second.abs().unique().tolist())
+    both = (first != 0) & (second != 0)
+    assert torch.equal(first[both], second[both])
+    assert not torch.equal(first != 0, second != 0)
+
+
+def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
+    """Its outputs for each class and turn say how an image is turned."""
+    learner = CLOM(backbone, SETTINGS)
+    data = STREAM[0]
+    learner.learn(data.train)
+    turned = Rotated(backbone, data.test.images)
+    said = learner.said(0, Prefix(backbone, turned, 0)[torch.arange(len(turned))])
+    wanted = torch.arange(len(turned)) // len(data.test)
+    assert float((said.argmax(1) // 2 == wanted).float().mean()) > 0.6
 
 
 class TestFeatureCache:

@@ -3,16 +3,23 @@
 from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
+from remembering.baselines.clom import CLOM
+from remembering.baselines.der import DER
 from remembering.baselines.ewc import EWC
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.gaussian import FrozenGaussians
+from remembering.baselines.hypernet import HyperNet
+from remembering.baselines.icarl import ICaRL
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
+from remembering.baselines.mnemonics import Mnemonics
+from remembering.baselines.muc import MUC
 from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.ranpac import RanPAC
 from remembering.baselines.si import SI
 from remembering.baselines.slda import StreamingLDA
+from remembering.baselines.supsup import SupSup
 
 _METHODS: tuple[type[Baseline], ...] = (
     FineTuning,
@@ -25,6 +32,13 @@ _METHODS: tuple[type[Baseline], ...] = (
     EWC,
     OnlineEWC,
     SI,
+    ICaRL,
+    DER,
+    Mnemonics,
+    MUC,
+    CLOM,
+    HyperNet,
+    SupSup,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

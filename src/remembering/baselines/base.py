@@ -33,7 +33,7 @@ from remembering.images import ImageSequence, as_images
 from remembering.progress import SILENT, Progress
 from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
-from remembering.training import Lesson, Rules, logits, train
+from remembering.training import Lesson, Rules, adapted, logits, train
 
 VERSION = 1
 
@@ -288,6 +288,13 @@ class SingleAdapter(Baseline, Rules):
         """What the adapter and head say now, of `count` images in a row: (n, their classes)."""
         adapter, head = self.adapter, self.head
         parts = [logits(self.backbone, adapter, head, prefix[index]) for index in batches(count)]
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def features(self, prefix: Prefix, count: int) -> Tensor:
+        """What the head reads of the first `count` images: (n, dim)."""
+        pool, adapter = self.backbone.pool, self.adapter
+        parts = [pool(adapted(self.backbone, adapter, prefix[index])) for index in batches(count)]
         return torch.cat(parts)
 
     @property

@@ -34,24 +34,24 @@ class Exemplars:
         self.budget = budget
 
     def __len__(self) -> int:
-        return sum(len(self._targets(number)) for number in self._tasks)
+        return sum(len(self._targets(number)) for number in self.tasks)
 
     @property
     def images(self) -> ImageSequence:
         """All that are kept, task after task."""
-        return joined([self.learner.tensors[f"exemplars.{n}.images"] for n in self._tasks])
+        return joined([self.learner.tensors[f"exemplars.{n}.images"] for n in self.tasks])
 
     @property
     def targets(self) -> Tensor:
         """The position in the method's `classes` of each."""
-        return torch.cat([self._targets(number) for number in self._tasks])
+        return torch.cat([self._targets(number) for number in self.tasks])
 
     def add(self, task: Task, features: Tensor, choose: Choose = herd) -> None:
         """Make room, and keep of this task those that `choose` takes by their features."""
         tensors, number = self.learner.tensors, self.learner.learned
-        classes = {n: int(self._targets(n).unique().numel()) for n in self._tasks}
+        classes = {n: int(self._targets(n).unique().numel()) for n in self.tasks}
         share = self.budget // (sum(classes.values()) + len(task.classes))
-        for old in self._tasks:
+        for old in self.tasks:
             targets = self._targets(old)
             # Best first within a class, so the first `share` of each stay.
             rank = torch.stack([(targets[: i + 1] == t).sum() for i, t in enumerate(targets)])
@@ -66,7 +66,8 @@ class Exemplars:
             tensors[f"exemplars.{number}.targets"] = self.learner.targets(labels)
 
     @property
-    def _tasks(self) -> list[int]:
+    def tasks(self) -> list[int]:
+        """Numbers of those that have images here."""
         names = [name.split(".") for name in self.learner.tensors]
         return sorted(int(n[1]) for n in names if n[0] == "exemplars" and n[2] == "targets")
 

@@ -12,6 +12,7 @@ from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.fetril import translated
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
@@ -318,6 +319,22 @@ def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
     for data in reversed(STREAM):
         backward.learn(data.train)
     torch.testing.assert_close(forward.tensors["gram"], backward.tensors["gram"], rtol=1e-4, atol=1)
+
+
+def test_fetril_moves_features_to_the_old_means(backbone: Backbone) -> None:
+    rng = torch.Generator().manual_seed(0)
+    features, means = torch.randn(20, 5, generator=rng), torch.randn(3, 5, generator=rng)
+    moved, owners = translated(means, features, torch.arange(20) % 2 + 3)
+    for c in range(3):
+        torch.testing.assert_close(moved[owners == c].mean(0), means[c])
+
+
+def test_fetril_trains_its_adapter_once(backbone: Backbone) -> None:
+    learner = made("fetril", backbone)
+    learner.learn(STREAM[0].train)
+    before = learner.tensors["adapter.b"]
+    learner.learn(STREAM[1].train)
+    assert torch.equal(learner.tensors["adapter.b"], before)
 
 
 class TestFeatureCache:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
 from remembering.baselines.ewc import EWC
+from remembering.baselines.fetril import FeTrIL
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
@@ -23,6 +24,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     EWC,
     OnlineEWC,
     SI,
+    FeTrIL,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

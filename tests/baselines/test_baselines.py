@@ -337,6 +337,12 @@ def test_fetril_trains_its_adapter_once(backbone: Backbone) -> None:
     assert torch.equal(learner.tensors["adapter.b"], before)
 
 
+def test_pass_without_its_ideas_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
+    plain = taught("pass", backbone, distil=0, replay=0, turns=0)
+    for key, value in floor.tensors.items():
+        assert torch.equal(plain.tensors[key], value)
+
+
 class TestFeatureCache:
     def test_methods_share_features(self, backbone: Backbone) -> None:
         cache = FeatureCache()

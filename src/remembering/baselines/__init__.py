@@ -10,6 +10,7 @@ from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
+from remembering.baselines.pass_ import PASS
 from remembering.baselines.ranpac import RanPAC
 from remembering.baselines.si import SI
 from remembering.baselines.slda import StreamingLDA
@@ -25,6 +26,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     OnlineEWC,
     SI,
     FeTrIL,
+    PASS,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

@@ -337,10 +337,27 @@ def test_fetril_trains_its_adapter_once(backbone: Backbone) -> None:
     assert torch.equal(learner.tensors["adapter.b"], before)
 
 
-def test_pass_without_its_ideas_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
-    plain = taught("pass", backbone, distil=0, replay=0, turns=0)
+@pytest.mark.parametrize(("name", "idea"), [("pass", "turns"), ("il2a", "mixes")])
+def test_without_its_ideas_it_is_fine_tuning(
+    name: str, idea: str, backbone: Backbone, floor: Baseline
+) -> None:
+    plain = taught(name, backbone, distil=0, replay=0, **{idea: 0})
     for key, value in floor.tensors.items():
         assert torch.equal(plain.tensors[key], value)
+
+
+def test_il2a_finds_covariances_in_parts(backbone: Backbone) -> None:
+    """Also of a class that comes back."""
+    rng = torch.Generator().manual_seed(0)
+    features, targets = torch.randn(60, 4, generator=rng) + 3, torch.arange(60) % 2
+    learner = BASELINES["il2a"](backbone, SETTINGS)
+    learner.classes = (0, 1)
+    for part in (slice(0, 20), slice(20, 60)):
+        learner.tensors |= learner.summary(features[part], targets[part])  # type: ignore[attr-defined]
+        learner.learned += 1
+    for c in (0, 1):
+        wanted = features[targets == c].mT.cov(correction=0)
+        torch.testing.assert_close(learner.tensors["covariances"][c], wanted, atol=1e-4, rtol=1e-4)
 
 
 class TestFeatureCache:

@@ -6,6 +6,7 @@ from remembering.baselines.base import Baseline
 from remembering.baselines.ewc import EWC
 from remembering.baselines.fetril import FeTrIL
 from remembering.baselines.finetune import FineTuning
+from remembering.baselines.il2a import IL2A
 from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.ncm import NearestClassMean
@@ -27,6 +28,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     SI,
     FeTrIL,
     PASS,
+    IL2A,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import make_task
 
+from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.baselines.fetril import translated
+from remembering.baselines.ssre import merged
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
@@ -358,6 +361,28 @@ def test_il2a_finds_covariances_in_parts(backbone: Backbone) -> None:
     for c in (0, 1):
         wanted = features[targets == c].mT.cov(correction=0)
         torch.testing.assert_close(learner.tensors["covariances"][c], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_ssre_keeps_its_branches(backbone: Backbone) -> None:
+    """Only the new one is trained; it is merged as more rank."""
+    learner = made("ssre", backbone)
+    learner.learn(STREAM[0].train)
+    before, trained = dict(learner.tensors), learner.trained
+    learner.learn(STREAM[1].train)
+    rank = SETTINGS.rank
+    assert learner.tensors["adapter.a"].shape[2] == 2 * rank
+    assert torch.equal(learner.tensors["adapter.a"][:, :, :rank], before["adapter.a"])
+    assert torch.equal(learner.tensors["adapter.b"][..., :rank], before["adapter.b"])
+    assert learner.tensors["adapter.b"][..., rank:].any()
+    assert learner.trained == trained + 2 * 97
+
+
+def test_ssre_merges_branches_exactly(backbone: Backbone) -> None:
+    rng = torch.Generator().manual_seed(0)
+    one, two = (Adapter.new(backbone, 2, 0, rng) for _ in range(2))
+    one, two = (replace(each, b=torch.randn(each.b.shape, generator=rng)) for each in (one, two))
+    both = merged(one, two)
+    torch.testing.assert_close(both.b @ both.a, one.b @ one.a + two.b @ two.a)
 
 
 class TestFeatureCache:

@@ -15,6 +15,7 @@ from remembering.baselines.pass_ import PASS
 from remembering.baselines.ranpac import RanPAC
 from remembering.baselines.si import SI
 from remembering.baselines.slda import StreamingLDA
+from remembering.baselines.ssre import SSRE
 
 _METHODS: tuple[type[Baseline], ...] = (
     FineTuning,
@@ -29,6 +30,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     FeTrIL,
     PASS,
     IL2A,
+    SSRE,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

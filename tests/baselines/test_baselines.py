@@ -385,6 +385,24 @@ def test_ssre_merges_branches_exactly(backbone: Backbone) -> None:
     torch.testing.assert_close(both.b @ both.a, one.b @ one.a + two.b @ two.a)
 
 
+def test_owm_with_nothing_to_avoid_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
+    free = taught("owm", backbone, alpha=1e12)
+    for key, value in floor.tensors.items():
+        torch.testing.assert_close(free.tensors[key], value, rtol=1e-3, atol=1e-3)
+
+
+def test_owm_leaves_what_it_said_of_old_images(backbone: Backbone) -> None:
+    """The more so, the smaller α."""
+    images, drifts = STREAM[0].train.images, []
+    for alpha in (1e-4, 1e4):
+        learner = BASELINES["owm"](backbone, SETTINGS, alpha=alpha)
+        learner.learn(STREAM[0].train)
+        before = learner.scores(images)
+        learner.learn(STREAM[1].train)
+        drifts.append(float((learner.scores(images)[:, :2] - before).norm()))
+    assert drifts[0] < 0.1 * drifts[1]
+
+
 class TestFeatureCache:
     def test_methods_share_features(self, backbone: Backbone) -> None:
         cache = FeatureCache()

@@ -11,6 +11,7 @@ from remembering.baselines.joint import Joint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
+from remembering.baselines.owm import OWM
 from remembering.baselines.pass_ import PASS
 from remembering.baselines.ranpac import RanPAC
 from remembering.baselines.si import SI
@@ -31,6 +32,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     PASS,
     IL2A,
     SSRE,
+    OWM,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

@@ -13,6 +13,7 @@ from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
+from remembering.baselines.bir import Network
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.baselines.fetril import translated
 from remembering.baselines.ssre import merged
@@ -31,6 +32,7 @@ QUICK: dict[str, dict[str, float]] = {
     "ranpac": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
+    "bir": {"hidden": 100, "steps": 50},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -401,6 +403,21 @@ def test_owm_leaves_what_it_said_of_old_images(backbone: Backbone) -> None:
         learner.learn(STREAM[1].train)
         drifts.append(float((learner.scores(images)[:, :2] - before).norm()))
     assert drifts[0] < 0.1 * drifts[1]
+
+
+def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
+    """Features made for a class are near to the real ones of that class."""
+    learner = taught("bir", backbone)
+    network = Network(learner.tensors, learner.gates(torch.zeros(1)))  # type: ignore[attr-defined]
+    means = []
+    for label in learner.classes:
+        data = next(data.train for data in STREAM if label in data.train.classes)
+        rows = torch.tensor([other == label for other in data.labels])
+        means.append(frozen_features(backbone, data.images[rows], backbone.depth).mean(0))
+    classes = torch.arange(4).repeat(20)
+    dreams = network.dreamt(classes, torch.Generator().manual_seed(0))
+    nearest = torch.cdist(dreams, torch.stack(means)).argmin(1)
+    assert float((nearest == classes).float().mean()) > 0.7
 
 
 class TestFeatureCache:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
+from remembering.baselines.bir import BIR
 from remembering.baselines.ewc import EWC
 from remembering.baselines.fetril import FeTrIL
 from remembering.baselines.finetune import FineTuning
@@ -33,6 +34,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     IL2A,
     SSRE,
     OWM,
+    BIR,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

@@ -33,6 +33,7 @@ QUICK: dict[str, dict[str, float]] = {
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
     "bir": {"hidden": 100, "steps": 50},
+    "bir_si": {"hidden": 100, "steps": 50},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -418,6 +419,12 @@ def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
     dreams = network.dreamt(classes, torch.Generator().manual_seed(0))
     nearest = torch.cdist(dreams, torch.stack(means)).argmin(1)
     assert float((nearest == classes).float().mean()) > 0.7
+
+
+def test_bir_with_si_of_no_strength_is_bir(backbone: Backbone) -> None:
+    plain, free = taught("bir", backbone), taught("bir_si", backbone, strength=0)
+    for key, value in plain.tensors.items():
+        assert torch.equal(free.tensors[key], value)
 
 
 class TestFeatureCache:

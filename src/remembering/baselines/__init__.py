@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from remembering.baselines.base import Baseline
 from remembering.baselines.bir import BIR
+from remembering.baselines.bir_si import BIRSI
 from remembering.baselines.ewc import EWC
 from remembering.baselines.fetril import FeTrIL
 from remembering.baselines.finetune import FineTuning
@@ -35,6 +36,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     SSRE,
     OWM,
     BIR,
+    BIRSI,
 )
 BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
 

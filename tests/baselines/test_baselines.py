@@ -366,6 +366,12 @@ def test_il2a_finds_covariances_in_parts(backbone: Backbone) -> None:
         torch.testing.assert_close(learner.tensors["covariances"][c], wanted, atol=1e-4, rtol=1e-4)
 
 
+def test_il2a_has_nothing_to_mix_in_a_batch_of_one_class(backbone: Backbone) -> None:
+    learner = made("il2a", backbone, replace(SETTINGS, batch_size=1, epochs=1))
+    learner.learn(make_task(0, ("a", "b")))
+    assert learner.tensors["head.weight"].isfinite().all()
+
+
 def test_ssre_keeps_its_branches(backbone: Backbone) -> None:
     """Only the new one is trained; it is merged as more rank."""
     learner = made("ssre", backbone)

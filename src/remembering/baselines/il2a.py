@@ -62,6 +62,8 @@ class IL2A(PrototypeReplay):
         rng = generator(self.settings.seed, "il2a", "mix", self.learned, batch.step)
         for _ in range(int(self.options["mixes"])):
             tokens, pair = mixed(batch.tokens, self.within[batch.index], rng)
+            if not len(pair):  # all of one class
+                continue
             features = pooled(self, batch.adapter, tokens)
             outputs.append(F.linear(features, batch.head.weight, batch.head.bias))
             targets.append(len(self.classes) + pair.to(batch.targets.device))

@@ -34,8 +34,8 @@ class IL2A(PrototypeReplay):
     Adapted: adapter and head only. Tokens are mixed where they enter the first adapted layer; if
     that is the first of all, this is to mix the images, as the embedding is affine. The rows of
     mixed classes are let go after their task. Features of mixed images are not distilled. Each
-    batch is mixed once, where the paper's code does so four times. Outputs are not divided by a
-    temperature. γ is that of the paper's code.
+    batch is mixed once, where PyCIL's version does so four times. Outputs are not divided by a
+    temperature. γ and the range of λ are PyCIL's.
     """
 
     name = "il2a"

@@ -27,8 +27,8 @@ class SSRE(PrototypeReplay):
     Adapted: the paper's side branch is a 1 × 1 convolution that folds into a 3 × 3 one. Here it is
     a LoRA branch of the rank of an adapter, and merging writes B' A' beside B A as more columns
     and rows: exact, and the kept adapter grows by this rank with each task. The side branch
-    starts as every adapter does, with B' = 0. s is found once, before the task, and outputs are not
-    divided by a temperature.
+    starts as every adapter does, with B' = 0. s is found once, before the task; it weighs, as in
+    PyCIL's version, and no threshold divides the images. Outputs have no temperature.
     """
 
     name = "ssre"

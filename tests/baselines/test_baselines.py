@@ -13,13 +13,16 @@ from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
+from remembering.baselines.bir import Network
 from remembering.baselines.clom import CLOM
 from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.fetril import translated
 from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import herded
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
 from remembering.baselines.rotations import Rotated
+from remembering.baselines.ssre import merged
 from remembering.baselines.supsup import SupSup
 from remembering.config import Settings
 from remembering.encoding import Prefix
@@ -39,6 +42,8 @@ QUICK: dict[str, dict[str, float]] = {
     "online_ewc": {"images": 20},
     "mnemonics": {"memory": 40, "epochs": 2},
     "clom": {"turns": 2},
+    "bir": {"hidden": 100, "steps": 50},
+    "bir_si": {"hidden": 100, "steps": 50},
 }
 """Options that make a method quick here; what it does stays the same."""
 FORGETS = {"finetune"}
@@ -455,6 +460,112 @@ def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
     said = learner.said(0, Prefix(backbone, turned, 0)[torch.arange(len(turned))])
     wanted = torch.arange(len(turned)) // len(data.test)
     assert float((said.argmax(1) // 2 == wanted).float().mean()) > 0.6
+
+
+def test_fetril_moves_features_to_the_old_means(backbone: Backbone) -> None:
+    rng = torch.Generator().manual_seed(0)
+    features, means = torch.randn(20, 5, generator=rng), torch.randn(3, 5, generator=rng)
+    moved, owners = translated(means, features, torch.arange(20) % 2 + 3)
+    for c in range(3):
+        torch.testing.assert_close(moved[owners == c].mean(0), means[c])
+
+
+def test_fetril_trains_its_adapter_once(backbone: Backbone) -> None:
+    learner = made("fetril", backbone)
+    learner.learn(STREAM[0].train)
+    before = learner.tensors["adapter.b"]
+    learner.learn(STREAM[1].train)
+    assert torch.equal(learner.tensors["adapter.b"], before)
+
+
+@pytest.mark.parametrize(("name", "idea"), [("pass", "turns"), ("il2a", "mixes")])
+def test_without_its_ideas_it_is_fine_tuning(
+    name: str, idea: str, backbone: Backbone, floor: Baseline
+) -> None:
+    plain = taught(name, backbone, distil=0, replay=0, **{idea: 0})
+    for key, value in floor.tensors.items():
+        assert torch.equal(plain.tensors[key], value)
+
+
+def test_il2a_finds_covariances_in_parts(backbone: Backbone) -> None:
+    """Also of a class that comes back."""
+    rng = torch.Generator().manual_seed(0)
+    features, targets = torch.randn(60, 4, generator=rng) + 3, torch.arange(60) % 2
+    learner = BASELINES["il2a"](backbone, SETTINGS)
+    learner.classes = (0, 1)
+    for part in (slice(0, 20), slice(20, 60)):
+        learner.tensors |= learner.summary(features[part], targets[part])  # type: ignore[attr-defined]
+        learner.learned += 1
+    for c in (0, 1):
+        wanted = features[targets == c].mT.cov(correction=0)
+        torch.testing.assert_close(learner.tensors["covariances"][c], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_il2a_has_nothing_to_mix_in_a_batch_of_one_class(backbone: Backbone) -> None:
+    learner = made("il2a", backbone, replace(SETTINGS, batch_size=1, epochs=1))
+    learner.learn(make_task(0, ("a", "b")))
+    assert learner.tensors["head.weight"].isfinite().all()
+
+
+def test_ssre_keeps_its_branches(backbone: Backbone) -> None:
+    """Only the new one is trained; it is merged as more rank."""
+    learner = made("ssre", backbone)
+    learner.learn(STREAM[0].train)
+    before, trained = dict(learner.tensors), learner.trained
+    learner.learn(STREAM[1].train)
+    rank = SETTINGS.rank
+    assert learner.tensors["adapter.a"].shape[2] == 2 * rank
+    assert torch.equal(learner.tensors["adapter.a"][:, :, :rank], before["adapter.a"])
+    assert torch.equal(learner.tensors["adapter.b"][..., :rank], before["adapter.b"])
+    assert learner.tensors["adapter.b"][..., rank:].any()
+    assert learner.trained == trained + 2 * 97
+
+
+def test_ssre_merges_branches_exactly(backbone: Backbone) -> None:
+    rng = torch.Generator().manual_seed(0)
+    one, two = (Adapter.new(backbone, 2, 0, rng) for _ in range(2))
+    one, two = (replace(each, b=torch.randn(each.b.shape, generator=rng)) for each in (one, two))
+    both = merged(one, two)
+    torch.testing.assert_close(both.b @ both.a, one.b @ one.a + two.b @ two.a)
+
+
+def test_owm_with_nothing_to_avoid_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
+    free = taught("owm", backbone, alpha=1e12)
+    for key, value in floor.tensors.items():
+        torch.testing.assert_close(free.tensors[key], value, rtol=1e-3, atol=1e-3)
+
+
+def test_owm_leaves_what_it_said_of_old_images(backbone: Backbone) -> None:
+    """The more so, the smaller α."""
+    images, drifts = STREAM[0].train.images, []
+    for alpha in (1e-4, 1e4):
+        learner = BASELINES["owm"](backbone, SETTINGS, alpha=alpha)
+        learner.learn(STREAM[0].train)
+        before = learner.scores(images)
+        learner.learn(STREAM[1].train)
+        drifts.append(float((learner.scores(images)[:, :2] - before).norm()))
+    assert drifts[0] < 0.1 * drifts[1]
+
+
+def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
+    """Features made for a class are near to the real ones of that class."""
+    learner = taught("bir", backbone)
+    network = Network(learner.tensors, learner.gates(torch.zeros(1)))  # type: ignore[attr-defined]
+    means = []
+    for label in learner.classes:
+        data = next(data.train for data in STREAM if label in data.train.classes)
+        rows = torch.tensor([other == label for other in data.labels])
+        means.append(frozen_features(backbone, data.images[rows], backbone.depth).mean(0))
+    classes = torch.arange(4).repeat(20)
+    dreams = network.dreamt(classes, torch.Generator().manual_seed(0))
+    nearest = torch.cdist(dreams, torch.stack(means)).argmin(1)
+    assert float((nearest == classes).float().mean()) > 0.7
+
+
+def test_bir_with_si_of_no_strength_is_bir(backbone: Backbone) -> None:
+    plain, free = taught("bir", backbone), taught("bir_si", backbone, strength=0)
+    for key, value in plain.tensors.items():
+        assert torch.equal(free.tensors[key], value)
 
 
 class TestFeatureCache:

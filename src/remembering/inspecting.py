@@ -42,7 +42,8 @@ def inspect(folder: Path, as_json: bool, backbone: str | None) -> None:
         f"adapters   {len(model.adapters)}"
         + (f" of at most {model.settings.capacity}" if model.settings.capacity else "")
         + f", rank {model.settings.rank}, from layer {model.settings.first_layer}",
-        f"router     {router.kind} on layer {layers}; "
+        f"router     {router.kind} on layer {layers}"
+        + (f", through eyes of rank {router.eyes}; " if model.eyes else "; ")
         + ("one pass per image" if model.single_pass else "two passes per image"),
         f"footprint  {footprint['adapters']:,} adapter, {footprint['heads']:,} head and "
         f"{footprint['routers']:,} router parameters; {footprint['replay_bytes']:,} replay bytes",

@@ -97,6 +97,19 @@ def test_predict_prints_a_table_json_and_csv(
     assert table[0]["label"] in ("cat", "dog")
 
 
+def test_predict_flags_what_is_unknown(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pets" / "cat"
+    assert main(["predict", str(model), str(folder), "--unknown", "0.05", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(0 < row["novelty"] <= 1 for row in rows)
+    assert all(row["unknown"] == (row["novelty"] <= 0.05) for row in rows)
+    assert main(["predict", str(model), str(folder), "--together", "--unknown", "0.05"]) == 0
+    assert "seen before?" in capsys.readouterr().out
+    fails(["predict", model, folder, "--unknown", "2"], capsys, "between 0 and 1")
+
+
 def test_predict_goes_on_past_bad_files_in_a_folder(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

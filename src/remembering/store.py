@@ -382,7 +382,9 @@ def _unpack(
     try:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        return build(load_tensors(data), {key: json.loads(value) for key, value in header.items()})
+        # Copies, aligned as torch's own: how a product is rounded depends on where tensors lie.
+        tensors = {key: value.clone() for key, value in load_tensors(data).items()}
+        return build(tensors, {key: json.loads(value) for key, value in header.items()})
     except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise RememberingError(f"{folder / name} cannot be used: {error}") from error
 

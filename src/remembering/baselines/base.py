@@ -193,7 +193,9 @@ class Baseline(ABC):
             learner.notes = meta["notes"]
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RememberingError(f"{path} cannot be used ({error})") from error
-        learner.restore({name: value.to(backbone.device) for name, value in tensors.items()})
+        # Copies, aligned as torch's own: how a product is rounded depends on where tensors lie.
+        device = backbone.device
+        learner.restore({name: value.clone().to(device) for name, value in tensors.items()})
         return learner
 
     def restore(self, tensors: dict[str, Tensor]) -> None:

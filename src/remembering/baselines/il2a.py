@@ -78,10 +78,8 @@ class IL2A(PrototypeReplay):
         rows = len(self.classes)
         weight, bias = head.weight[:rows], head.bias[:rows]
         outputs = F.linear(self.tensors["means"], weight, bias)
-        # In float64: how a product is rounded depends on where its tensors lie in memory.
-        apart = (weight[None] - weight[: len(outputs), None]).double()
-        covariances = self.tensors["covariances"].double()
-        spread = torch.einsum("cjd,cde,cje->cj", apart, covariances, apart).float()
+        apart = weight[None] - weight[: len(outputs), None]
+        spread = torch.einsum("cjd,cde,cje->cj", apart, self.tensors["covariances"], apart)
         return (outputs + self.options["spread"] / 2 * spread)[drawn]
 
     def summary(self, features: Tensor, targets: Tensor) -> dict[str, Tensor]:

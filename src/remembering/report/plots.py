@@ -69,7 +69,7 @@ STYLE: dict[Any, Any] = {
 def accuracy_curves(group: Group) -> Figure:
     """Mean accuracy over the tasks seen so far, after each task; bands are ± one deviation."""
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(6.6, 4.8))
+        fig = Figure(figsize=(6.6, 5.4))
         axes = fig.subplots()
         for unit in group.units:
             colour, marker = _unit_look(unit, group)
@@ -97,7 +97,7 @@ def accuracy_curves(group: Group) -> Figure:
         )
         axes.set_xlim(0.8, max(group.task_count, 2) + 0.2)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return fig
 
 

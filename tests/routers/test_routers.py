@@ -115,7 +115,7 @@ def test_what_is_known_is_usual_and_what_is_not_is_novel(router: Router) -> None
 
 def test_whoever_knows_classes_scores_a_task_by_its_classes(router: Router) -> None:
     if not router.knows_classes:
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(RememberingError, match="knows no classes"):
             router.class_logits(features(0))
         return
     logits = router.class_logits(features(0)).view(60, 3, 3)

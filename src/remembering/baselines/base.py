@@ -101,6 +101,10 @@ class Baseline(ABC):
         self.learned = 0
         self.tensors: dict[str, Tensor] = {}
         self.notes: dict[str, Any] = {}
+        self.set_up()
+
+    def set_up(self) -> None:  # noqa: B027 (most have nothing before their first task)
+        """Make what there is before the first task."""
 
     @abstractmethod
     def learn_task(self, task: Task, progress: Progress) -> None:
@@ -243,14 +247,7 @@ class SingleAdapter(Baseline, Rules):
     a task, and `lesson` says what is trained on.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        settings: Settings,
-        cache: FeatureCache | None = None,
-        **options: float,
-    ):
-        super().__init__(backbone, settings, cache, **options)
+    def set_up(self) -> None:
         self.start_anew()
 
     def begin(self, task: Task, lesson: Lesson) -> None:

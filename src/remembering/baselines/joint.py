@@ -6,11 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from remembering.backbone import Backbone
 from remembering.baselines.base import Kept, SingleAdapter
 from remembering.baselines.exemplars import image_bytes, kept_images
-from remembering.baselines.features import FeatureCache
-from remembering.config import Settings
 from remembering.encoding import Prefix
 from remembering.images import ImageSequence, joined
 from remembering.progress import SILENT, Progress
@@ -31,14 +28,8 @@ class Joint(SingleAdapter):
     stores = "one adapter, one head, and every training image"
     every_task = False
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        settings: Settings,
-        cache: FeatureCache | None = None,
-        **options: float,
-    ):
-        super().__init__(backbone, settings, cache, **options)
+    def set_up(self) -> None:
+        super().set_up()
         self.data: list[tuple[ImageSequence, tuple[Label, ...]]] = []
         self.stale = False
         self.progress = SILENT

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from remembering.adapters import PROJECTIONS, Adapter, MixedAdapters, OneAdapter
-from remembering.backbone import Backbone
-from remembering.baselines.features import FeatureCache
 from remembering.baselines.taskwise import InferredTask
-from remembering.config import Settings
 from remembering.seeding import generator
 
 
@@ -73,14 +70,8 @@ class SupSup(InferredTask):
     stores = "one mask and one head a task; the random adapter comes from the seed"
     defaults: ClassVar[Mapping[str, float]] = {"scale": 1.0, "spread": 4.0}
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        settings: Settings,
-        cache: FeatureCache | None = None,
-        **options: float,
-    ):
-        super().__init__(backbone, settings, cache, **options)
+    def set_up(self) -> None:
+        backbone, settings = self.backbone, self.settings
         rng = generator(settings.seed, "supsup")
         shape = (backbone.depth - settings.first_layer, PROJECTIONS, settings.rank, backbone.dim)
         unit = 1 / math.sqrt(backbone.dim)

@@ -64,7 +64,9 @@ class Router(ABC):
 
     def class_logits(self, features: Tensor) -> Tensor:
         """Log-likelihoods (n, classes of all tasks) up to a constant, task after task."""
-        raise NotImplementedError(f"a {self.settings.kind} router knows no classes")
+        raise RememberingError(
+            f"a {self.settings.kind} router knows no classes; use a gaussian one"
+        )
 
     def features(self, states: Sequence[Tensor]) -> Tensor:
         """What experts see of the backbone's states (each (n, tokens, dim)), side by side.

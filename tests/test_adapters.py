@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remembering.adapters import Adapter, AdapterBank, from_peft, to_peft
+from remembering.adapters import Adapter, AdapterBank, OneAdapter, from_peft, to_peft
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
 
@@ -63,6 +63,31 @@ def test_a_mixed_batch_equals_one_by_one(
     for i, number in enumerate(chosen):
         alone = backbone.run(tokens[i : i + 1], adapters=bank[number].active())
         torch.testing.assert_close(mixed[i], alone[0], rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=25)
+@given(which=st.sampled_from([(0, 3), (0, 1), (1, 3), (3, 4)]), rank=st.integers(1, 4))
+def test_gradients_are_those_of_the_two_products(which: tuple[int, int], rank: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    projections = slice(*which)
+    count, dim = which[1] - which[0], 6
+
+    def some(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=rng, dtype=torch.float64)
+        return values.requires_grad_()
+
+    x, a, b = some(2, 5, dim), some(1, 4, rank, dim), some(1, 4, dim, rank)
+    weight, bias, g = (some(count * dim, dim), some(count * dim), some(2, 5, count * dim))
+    given = OneAdapter(a, b, 0).linear(0, projections, x, weight.detach(), bias.detach())
+    deltas = [(x @ a[0, p].mT) @ b[0, p].mT for p in range(*which)]
+    wanted = x @ weight.detach().mT + bias.detach() + torch.cat(deltas, dim=-1)
+    torch.testing.assert_close(given, wanted)
+    for one, other in zip(
+        torch.autograd.grad(given, (x, a, b), g, retain_graph=True),
+        torch.autograd.grad(wanted, (x, a, b), g),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
 
 
 def test_add_replace_remove(backbone: Backbone) -> None:

@@ -48,6 +48,23 @@ def test_equals_transformers_at_every_layer(
         )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_finish_gives_heads_what_the_last_state_would(
+    family: str, checkpoints: dict[str, Path]
+) -> None:
+    backbone = Backbone.load(checkpoints[family])
+    tokens = backbone.embed(torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8))
+    adapter = Adapter.new(backbone, 2, 1, torch.Generator().manual_seed(0))
+    adapter.b.normal_(0, 0.1)
+    for active in (None, adapter.active()):
+        whole = backbone.run(tokens, adapters=active)
+        end = backbone.finish(tokens, adapters=active)
+        torch.testing.assert_close(backbone.pool(end), backbone.pool(whole), rtol=1e-4, atol=1e-5)
+        if backbone.classifier is not None:
+            given, wanted = backbone.classifier_input(end), backbone.classifier_input(whole)
+            torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_states_visits_each_depth_once(backbone: Backbone) -> None:
     tokens = backbone.embed(torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8))
     for i, state in zip((0, 2, 3), backbone.states(tokens, (0, 2, 3)), strict=True):

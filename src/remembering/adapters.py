@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -85,11 +86,15 @@ class Adapter:
 
 
 class ActiveAdapters(Protocol):
-    """What a forward adds to the projections of layer `index`."""
+    """What a forward does to projections."""
 
-    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor: ...
+    def linear(
+        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """x Wᵀ + bias, adapted, for the projections `which` of Q, K, V, O of layer `index`.
 
-    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor: ...
+        `weight` has the rows of these projections one after the other, and so has the result.
+        """
 
 
 @dataclass(frozen=True)
@@ -100,20 +105,46 @@ class OneAdapter:
     b: Tensor
     first_layer: int
 
-    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor:
-        """Q, K and V in one product: the three B stand on the diagonal of one matrix."""
+    def linear(
+        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
         layer = index - self.first_layer
         if layer < 0:
-            return out
-        down = x @ self.a[layer, :3].flatten(0, 1).mT
-        up: Tensor = torch.block_diag(*self.b[layer, :3].mT)
-        return out + down @ up
+            return F.linear(x, weight, bias)
+        merged: Tensor = _Merged.apply(x, weight, bias, self.a[layer, which], self.b[layer, which])
+        return merged
 
-    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor:
-        layer = index - self.first_layer
-        if layer < 0:
-            return out
-        return out + (x @ self.a[layer, 3].mT) @ self.b[layer, 3].mT
+
+class _Merged(torch.autograd.Function):
+    """x (W + B A)ᵀ + bias, with gradients for x, A and B.
+
+    A batch has hundreds of tokens, so adding B A to W once is cheaper than a second way for every
+    token, and the backward pass to x is one product, too.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor
+    ) -> Tensor:
+        merged = torch.baddbmm(weight.view(*b.shape[:2], -1), b, a).flatten(0, 1)
+        ctx.save_for_backward(x, merged, a, b)
+        return F.linear(x, merged, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """With g the gradient of the output: g (W + B A) for x, (g B)ᵀ x for A, gᵀ (x Aᵀ) for B."""
+        (g,) = gradients
+        x, merged, a, b = ctx.saved_tensors
+        for_x = g @ merged if ctx.needs_input_grad[0] else None
+        if not (ctx.needs_input_grad[3] or ctx.needs_input_grad[4]):
+            return for_x, None, None, None, None
+        count, rank, dim = a.shape
+        x, g = x.reshape(-1, dim), g.reshape(-1, len(merged))
+        # All projections at once: the B of each stands on the diagonal of one matrix.
+        for_a = (g @ torch.block_diag(*b)).mT @ x
+        for_b = (g.mT @ (x @ a.flatten(0, 1).mT)).view(count, -1, count, rank)
+        own = for_b.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        return for_x, None, None, for_a.view(a.shape), own
 
 
 @dataclass(frozen=True)
@@ -124,23 +155,23 @@ class MixedAdapters:
     b: Tensor
     first_layer: int
 
-    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor:
+    def linear(
+        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        out = F.linear(x, weight, bias)
         layer = index - self.first_layer
         if layer < 0:
             return out
-        n, _, dim = x.shape
-        rank = self.a.shape[3]
-        down = x @ self.a[:, layer, :3].reshape(n, 3 * rank, dim).mT
-        up = x.new_zeros(n, 3, rank, 3, dim)
-        for p in range(3):
-            up[:, p, :, p] = self.b[:, layer, p].mT
-        return torch.baddbmm(out, down, up.view(n, 3 * rank, 3 * dim))
-
-    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor:
-        layer = index - self.first_layer
-        if layer < 0:
-            return out
-        return torch.baddbmm(out, x @ self.a[:, layer, 3].mT, self.b[:, layer, 3].mT)
+        a, b = self.a[:, layer, which], self.b[:, layer, which]
+        n, count, rank, dim = a.shape
+        down = x @ a.reshape(n, count * rank, dim).mT
+        if count == 1:
+            up = b[:, 0].mT
+        else:
+            up = x.new_zeros(n, count, rank, count, dim)
+            up.diagonal(dim1=1, dim2=3).copy_(b.permute(0, 3, 2, 1))
+            up = up.view(n, count * rank, count * dim)
+        return out.baddbmm_(down, up)
 
 
 class AdapterBank(Mapping[int, Adapter]):

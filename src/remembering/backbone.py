@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,20 +90,34 @@ class Layer(nn.Module):
         self.scale1 = layer.layer_scale1 if family.layer_scale else nn.Identity()
         self.scale2 = layer.layer_scale2 if family.layer_scale else nn.Identity()
 
-    def forward(self, x: Tensor, index: int, adapters: ActiveAdapters | None) -> Tensor:
+    def forward(
+        self, x: Tensor, index: int, adapters: ActiveAdapters | None, cls_only: bool = False
+    ) -> Tensor:
+        """State `index` to the next, of which only the CLS token may be wanted."""
         n, tokens, dim = x.shape
+        linear = partial(adapters.linear, index) if adapters else _linear
+        weight, bias = self.qkv_weight, self.qkv_bias
         normed = self.norm1(x)
-        qkv = F.linear(normed, self.qkv_weight, self.qkv_bias)
-        if adapters is not None:
-            qkv = adapters.add_qkv(index, normed, qkv)
-        q, k, v = qkv.view(n, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, dim)
-        out = self.output(mixed)
-        if adapters is not None:
-            out = adapters.add_output(index, mixed, out)
+        if cls_only:
+            x = x[:, :1]
+            q_bias, kv_bias = (None, None) if bias is None else (bias[:dim], bias[dim:])
+            q = linear(slice(0, 1), normed[:, :1], weight[:dim], q_bias)
+            kv = linear(slice(1, 3), normed, weight[dim:], kv_bias)
+            q = q.view(n, 1, self.num_heads, -1).transpose(1, 2)
+            k, v = kv.view(n, tokens, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        else:
+            qkv = linear(slice(0, 3), normed, weight, bias)
+            q, k, v = qkv.view(n, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        out = linear(slice(3, 4), mixed, self.output.weight, self.output.bias)
         x = x + self.scale1(out)
         result: Tensor = x + self.scale2(self.mlp(self.norm2(x)))
         return result
+
+
+def _linear(which: slice, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Projections of Q, K, V and O that nothing adapts."""
+    return F.linear(x, weight, bias)
 
 
 class Backbone(nn.Module):
@@ -223,6 +238,22 @@ class Backbone(nn.Module):
         for i in range(start, self.depth if stop is None else stop):
             tokens = self.layers[i](tokens, i, adapters)
         return tokens
+
+    def finish(
+        self, tokens: Tensor, start: int = 0, adapters: ActiveAdapters | None = None
+    ) -> Tensor:
+        """Tokens of state `start` to what heads read of the last state.
+
+        That is the CLS token alone, (n, 1, dim), so the last layer computes no other: a fourteenth
+        of the work of twelve layers. A classifier that reads patches, too (DINOv2), gets them all.
+        """
+        if self.classifier is not None and self.classifier.in_features != self.dim:
+            return self.run(tokens, start, adapters=adapters)
+        last = self.depth - 1
+        cls: Tensor = self.layers[last](
+            self.run(tokens, start, last, adapters), last, adapters, cls_only=True
+        )
+        return cls
 
     def states(
         self, tokens: Tensor, at: Sequence[int], adapters: ActiveAdapters | None = None

@@ -31,6 +31,8 @@ class RouterSettings:
     as it is. 0 reads the frozen backbone."""
     eyes_steps: int = 200
     """Steps that eyes are trained for: enough for 1,000 images, harmless for 200."""
+    mirror: bool = True
+    """Read the mirror image, too, and take the mean; not where routing costs no pass of its own."""
     latent: int = 1
     """Width of the bottleneck."""
     hidden: int = 0

@@ -36,13 +36,23 @@ def encode(
 
     Layers up to the deeper of the two are run once. `eyes` act from the first adapted layer on, as
     all adapters do, so the layers below it are computed for both. If the router reads deeper, the
-    layers between are run again with the adapter that it chooses.
+    layers between are run again with the adapter that it chooses. It then has a pass of its own,
+    and another of the mirror image: the mean of both says more than either.
     """
     read = router.settings.layers
     at = sorted({*read, first_layer})
     active = eyes.active() if eyes else None
     states = dict(zip(at, backbone.states(backbone.embed(images), at, active), strict=True))
-    return router.features([states[i] for i in read]), states[first_layer]
+    features = router.features([states[i] for i in read])
+    if router.settings.mirror and read[-1] > first_layer:
+        mirrored = backbone.embed(mirror(images))
+        features = (features + router.features(list(backbone.states(mirrored, read, active)))) / 2
+    return features, states[first_layer]
+
+
+def mirror(images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    """Left becomes right."""
+    return [image.flip(-1) for image in images] if isinstance(images, list) else images.flip(-1)
 
 
 @dataclass(frozen=True)

@@ -420,7 +420,7 @@ class RememberingTransformer:
     def _finish(self, tokens: Tensor, adapters: Tensor) -> Tensor:
         """From the first adapted layer to class probabilities, each sample with its adapter."""
         active = self.adapters.mixed(adapters)
-        last = self.backbone.run(tokens, start=self.settings.first_layer, adapters=active)
+        last = self.backbone.finish(tokens, start=self.settings.first_layer, adapters=active)
         return self._all_heads().probabilities(self.backbone, last, adapters).cpu()
 
     def _prediction(

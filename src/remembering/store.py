@@ -44,7 +44,7 @@ from remembering.memory import Memory
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
 
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 ROOMS = ("adapters", "heads", "routers", "memory")
 _FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")

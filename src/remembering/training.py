@@ -83,8 +83,8 @@ def logits(backbone: Backbone, adapter: Adapter, head: Head, tokens: Tensor) -> 
 
 
 def adapted(backbone: Backbone, adapter: Adapter, tokens: Tensor) -> Tensor:
-    """The last state, with every sample under one adapter."""
-    return backbone.run(tokens, start=adapter.first_layer, adapters=adapter.active())
+    """What heads read of the last state, with every sample under one adapter."""
+    return backbone.finish(tokens, start=adapter.first_layer, adapters=adapter.active())
 
 
 def train(

@@ -104,17 +104,15 @@ class Listening:
     """(layers, 4, rank, rank): what enters B."""
     images: int
 
-    def add_qkv(self, index: int, x: Tensor, out: Tensor) -> Tensor:
-        self._hear(index, 0, x, range(3))
-        return self.active.add_qkv(index, x, out)
+    def linear(
+        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        self._hear(index, x, range(which.start, which.stop))
+        return self.active.linear(index, which, x, weight, bias)
 
-    def add_output(self, index: int, x: Tensor, out: Tensor) -> Tensor:
-        self._hear(index, 1, x, range(3, 4))
-        return self.active.add_output(index, x, out)
-
-    def _hear(self, index: int, which: int, x: Tensor, projections: range) -> None:
+    def _hear(self, index: int, x: Tensor, projections: range) -> None:
         layer, count = index - self.active.first_layer, self.images * x.shape[1]
-        self.tokens[layer, which] += gram(x, count)
+        self.tokens[layer, projections.start // 3] += gram(x, count)
         for p in projections:
             self.inner[layer, p] += gram(x @ self.active.a[layer, p].mT, count)
 

@@ -110,7 +110,7 @@ class SupSup(InferredTask):
                 torch.einsum("nt,t...->n...", alpha, b),
                 self.settings.first_layer,
             )
-            last = self.backbone.run(tokens, start=self.settings.first_layer, adapters=mixed)
+            last = self.backbone.finish(tokens, start=self.settings.first_layer, adapters=mixed)
             features = self.backbone.pool(last)
             outputs = torch.einsum("nt,tcd,nd->nc", alpha, weight, features) + alpha @ bias
             entropy = torch.special.entr(outputs.softmax(1)).sum()

@@ -1,11 +1,12 @@
 """What the default router was chosen by: single images of held-out training data.
 
-    python scripts/study_routing.py --backbone FOLDER --data FOLDER [--eyes]
+    python scripts/study_routing.py --backbone FOLDER --data FOLDER --part features
 
 CIFAR-100 in ten tasks in a class order that no result uses (seed 10): 100 training images a class
-are learned, 30 other training images a class are asked about. Test images are not opened. The
-first part tries features and shrinkage on the frozen backbone, the second (--eyes, half an hour)
-trains eyes of several ranks and lengths. Figures are in docs/routing.md.
+are learned, 30 other training images a class are asked about. Test images are not opened. Parts:
+`features` tries layers of the frozen backbone; `eyes` (half an hour) trains eyes of several ranks
+and lengths; `views` goes on with the default eyes: the mirror image, and feature vectors that are
+kept to sharpen boundaries. Figures are in docs/routing.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.config import RouterSettings, Settings
-from remembering.encoding import Prefix, batches
+from remembering.encoding import Prefix, batches, mirror
 from remembering.heads import Head
 from remembering.routers.gaussian import GaussianRouter
 from remembering.seeding import generator, permutation
@@ -37,14 +38,12 @@ def main() -> None:
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--image-size", type=int, default=112)
-    parser.add_argument("--eyes", action="store_true")
+    parser.add_argument("--part", choices=("features", "eyes", "views"), required=True)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
     learn, ask = _images(arguments.data)
-    if arguments.eyes:
-        _study_eyes(backbone, learn, ask)
-    else:
-        _study_features(backbone, learn, ask)
+    study = {"features": _study_features, "eyes": _study_eyes, "views": _study_views}
+    study[arguments.part](backbone, learn, ask)
 
 
 def _images(data: Path) -> tuple[Tensor, Tensor]:
@@ -73,9 +72,9 @@ def _states(backbone: Backbone, images: Tensor, eyes: Adapter | None = None) -> 
     return torch.cat(parts)
 
 
-def _accuracy(learn: Tensor, ask: Tensor) -> tuple[float, float]:
+def _accuracy(learn: Tensor, ask: Tensor, replay: int = 0) -> tuple[float, float]:
     """Shares of classes and of tasks that are right."""
-    router = GaussianRouter(RouterSettings())
+    router = GaussianRouter(RouterSettings(replay=replay))
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
     for number, features in enumerate(learn.flatten(1).chunk(TASKS)):
         router.add(number, router.fit(features, targets, generator(SEED)))
@@ -86,8 +85,8 @@ def _accuracy(learn: Tensor, ask: Tensor) -> tuple[float, float]:
     return float(right[0].float().mean()), float(right[1].float().mean())
 
 
-def _print(name: str, learn: Tensor, ask: Tensor) -> None:
-    accuracy, routing = _accuracy(learn, ask)
+def _print(name: str, learn: Tensor, ask: Tensor, replay: int = 0) -> None:
+    accuracy, routing = _accuracy(learn, ask, replay)
     width = learn[0].numel()
     print(
         f"| {name} | {width:,} | {100 * accuracy:.1f} | {100 * routing:.1f} |",
@@ -130,15 +129,33 @@ def _study_eyes(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
     print("| eyes | width | classes right (%) | tasks right (%) |")
     print("| --- | ---: | ---: | ---: |")
     for rank, epochs in ((1, 2), (1, 6), (8, 6), (8, 15)):
-        settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
-        first = learn[: PER_TASK * LEARNED]
-        targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
-        lesson = Lesson(Prefix(backbone, first, 0).keep(), targets, "the first task", 0)
-        adapter = Adapter.new(backbone, rank, 0, generator(SEED, "task", 0))
-        head = Head.linear(tuple(range(PER_TASK)), backbone)
-        eyes, _ = train(backbone, adapter, head, lesson, settings)
+        eyes = _eyes(backbone, learn, rank, epochs)
         a, b = (_states(backbone, images, eyes)[:, DEFAULT] for images in (learn, ask))
         _print(f"rank {rank}, {epochs} epochs of the first task", a, b)
+
+
+def _eyes(backbone: Backbone, learn: Tensor, rank: int, epochs: int) -> Adapter:
+    """An adapter trained on the first task."""
+    settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
+    first = learn[: PER_TASK * LEARNED]
+    targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
+    lesson = Lesson(Prefix(backbone, first, 0).keep(), targets, "the first task", 0)
+    adapter = Adapter.new(backbone, rank, 0, generator(SEED, "eyes"))
+    head = Head.linear(tuple(range(PER_TASK)), backbone)
+    return train(backbone, adapter, head, lesson, settings)[0]
+
+
+def _study_views(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
+    print("| through eyes of rank 8, 200 steps | width | classes right (%) | tasks right (%) |")
+    print("| --- | ---: | ---: | ---: |")
+    eyes = _eyes(backbone, learn, 8, 7)
+    a, b = (_states(backbone, images, eyes)[:, DEFAULT] for images in (learn, ask))
+    _print("the image", a, b)
+    c, d = (_states(backbone, mirror(images), eyes)[:, DEFAULT] for images in (learn, ask))
+    a, b = (a + c) / 2, (b + d) / 2
+    _print("mean of the image and its mirror image", a, b)
+    for replay in (64, 200, 512, 1000):
+        _print(f"the same, {replay:,} feature vectors of each task kept", a, b, replay)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,10 @@ class Backbone(nn.Module):
 
     def embed(self, images: Tensor | list[Tensor]) -> Tensor:
         """Images (uint8, or float in 0..1; any size) to state 0 (n, tokens, dim)."""
-        pixels = self.preprocessing.normalise(self.prepare(images))
+        return self.embed_pixels(self.preprocessing.normalise(self.prepare(images)))
+
+    def embed_pixels(self, pixels: Tensor) -> Tensor:
+        """Images that are prepared and normalised, to state 0."""
         # DINOv2 interpolates its positions unasked, and has no such argument.
         options = {} if self.family.layer_scale else {"interpolate_pos_encoding": True}
         tokens: Tensor = self.pre_norm(self.embeddings(pixels, **options))

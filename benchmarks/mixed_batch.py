@@ -1,0 +1,108 @@
+"""A batch in which each image has its own adapter.
+
+    python benchmarks/mixed_batch.py --backbone FOLDER
+
+Against transformers' bare forward of the same backbone, and PEFT's `adapter_names` forward on the
+same weights. PEFT only sees the adapters that a batch uses, however many there are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import peft
+import torch
+from common import Row, compare, interleaved, load, parser, pixels, publish
+from torch import Tensor
+
+from remembering.adapters import Adapter, AdapterBank
+from remembering.backbone import Backbone
+
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
+GOALS = {1: 0.97, 8: 0.93}
+PEFT_GOAL = 1.15  # for 20 adapters
+
+
+def main() -> None:
+    arguments = parser(__doc__).parse_args()
+    rows: list[Row] = []
+    for shape, size, batch, counts in (
+        ("vit-tiny", 112, 64, (1, 5, 20, 100, 1000)),
+        ("vit-tiny", 224, 64, (1, 20, 1000)),
+        ("vit-base", 224, 4, (1, 20)),
+    ):
+        backbone, bare = load(arguments.backbone, size, shape)
+        x = pixels(batch, size)
+        for rank in (1, 8):
+            for count in counts:
+                what = f"{shape} {size} px, {batch} images, {count} adapters of rank {rank}"
+                rows += _measure(what, backbone, bare, x, count, rank, arguments.turns)
+    publish("Mixed batch", rows, arguments.json)
+
+
+def bank_of(backbone: Backbone, count: int, rank: int, first_layer: int = 0) -> AdapterBank:
+    """Random adapters, none of them zero."""
+    bank, rng = AdapterBank(), torch.Generator().manual_seed(0)
+    for number in range(count):
+        bank[number] = Adapter.new(backbone, rank, first_layer, rng)
+        bank[number].b.normal_(0, 0.02, generator=rng)
+    return bank
+
+
+@torch.inference_mode()
+def ours(backbone: Backbone, bank: AdapterBank, x: Tensor, numbers: Tensor) -> Tensor:
+    """What heads read of a batch."""
+    tokens = backbone.embed_pixels(x)
+    return backbone.pool(backbone.finish(tokens, adapters=bank.mixed(numbers)))
+
+
+@torch.inference_mode()
+def theirs(model: Any, x: Tensor, **options: Any) -> Tensor:
+    """The same of transformers' model, or of PEFT's around it."""
+    last: Tensor = model(pixel_values=x, interpolate_pos_encoding=True, **options).last_hidden_state
+    return last[:, 0]
+
+
+def _measure(
+    what: str, backbone: Backbone, bare: Any, x: Tensor, count: int, rank: int, turns: int
+) -> list[Row]:
+    bank = bank_of(backbone, count, rank)
+    numbers = torch.randint(0, count, (len(x),), generator=torch.Generator().manual_seed(1))
+    candidates = {
+        "ours": partial(ours, backbone, bank, x, numbers),
+        "bare": partial(theirs, bare, x),
+    }
+    if count in (20, 100):
+        wrapped = with_peft(bare, bank, numbers, backbone)
+        names = [str(n) for n in numbers.tolist()]
+        candidates["peft"] = partial(theirs, wrapped, x, adapter_names=names)
+        torch.testing.assert_close(candidates["ours"](), candidates["peft"](), rtol=1e-4, atol=1e-4)
+    times = interleaved(candidates, turns)
+    rows = [compare(what, times["ours"], "bare backbone", times["bare"], GOALS[rank])]
+    if "peft" in times:
+        goal = PEFT_GOAL if count == 20 else None
+        rows.append(compare(what, times["ours"], "PEFT", times["peft"], goal))
+        wrapped.unload()
+    return rows
+
+
+def with_peft(bare: Any, bank: AdapterBank, numbers: Tensor, backbone: Backbone) -> Any:
+    """PEFT's model with those adapters of the bank that a batch uses."""
+    some = next(iter(bank.values()))
+    config = peft.LoraConfig(r=some.rank, lora_alpha=some.rank, target_modules=TARGETS)
+    used = numbers.unique().tolist()
+    wrapped = peft.get_peft_model(bare, config, adapter_name=str(used[0]))
+    for number in used[1:]:
+        wrapped.add_adapter(str(number), config)
+    modules = dict(wrapped.base_model.model.named_modules())
+    for index in range(backbone.depth):
+        for p, name in enumerate(backbone.family.projections(index)):
+            for number in used:
+                modules[name].lora_A[str(number)].weight.data = bank[number].a[index, p]
+                modules[name].lora_B[str(number)].weight.data = bank[number].b[index, p]
+    return wrapped.eval()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from torch import Tensor
 from remembering.adapters import Adapter
 from remembering.checkpoint import Checkpoint, training_key
 from remembering.encoding import BATCH, Prefix, encode_task
+from remembering.engine import current
 from remembering.errors import RememberingError
 from remembering.fusion import fuse
 from remembering.heads import Head
@@ -55,7 +56,7 @@ def learn(
     """Learn one task (Algorithm 1, the body of its loop)."""
     task.check_learnable()
     settings, backbone, router = model.settings, model.backbone, model.router
-    number = model.next_number
+    engine, number = current(), model.next_number
     rng = generator(settings.seed, "task", number)
 
     # Before the router's features are fixed, the backbone is adapted to the images once.
@@ -88,7 +89,9 @@ def learn(
         head = _new_head(model, task.classes)
         key = training_key(settings, number, [encoded.features, task.targets])
         lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
-        adapter, head = train(backbone, adapter, head, lesson, settings, None, progress, checkpoint)
+        adapter, head = train(
+            backbone, adapter, head, lesson, settings, None, progress, checkpoint, engine=engine
+        )
         return Learned(expert, adapter, head, memory, None, eyes)
 
     # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
@@ -104,7 +107,16 @@ def learn(
     key = training_key(settings, number, [encoded.features, task.targets, *past])
     lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
     adapter, head = fuse(
-        backbone, old_adapter, old_head, head, lesson, memories, settings, progress, checkpoint
+        backbone,
+        old_adapter,
+        old_head,
+        head,
+        lesson,
+        memories,
+        settings,
+        progress,
+        checkpoint,
+        engine,
     )
     # Line 19, Gate(e*) <- t, is the model's when it takes this over.
     return Learned(expert, adapter, head, memory, absorbed, eyes)
@@ -125,7 +137,10 @@ def _open_eyes(
     key = training_key(settings, model.next_number, [prefix[some], task.targets])
     lesson = Lesson(prefix, task.targets, f"to see, from {task.name}", model.next_number, key)
     checkpoint = checkpoint.of("eyes") if checkpoint else None
-    return train(backbone, eyes, head, lesson, settings, None, progress, checkpoint)[0]
+    eyes, _ = train(
+        backbone, eyes, head, lesson, settings, None, progress, checkpoint, engine=current()
+    )
+    return eyes
 
 
 def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from remembering.config import RouterSettings
 from remembering.encoding import encode_task
+from remembering.engine import current
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
 from remembering.model import RememberingTransformer, choose
@@ -133,6 +134,7 @@ class Evaluator:
         progress: Progress = SILENT,
     ) -> Score:
         """Standing on the test images of all tasks learned so far."""
+        engine = current()
         tests = [data.test for data in stream[: len(model.tasks)]]
         self._answers = {
             key: value for key, value in self._answers.items() if key[0] in model.adapters
@@ -146,10 +148,10 @@ class Evaluator:
         total = sum(len(tests[j]) for _, j in missing)
         with progress.track("evaluating", total) as step:
             for adapter, j in missing:
-                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter)
+                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter, engine)
                 step(len(tests[j]))
         for data in stream[len(self._features) :]:
-            self._features.append(model.router_features(data.test.images))
+            self._features.append(model.router_features(data.test.images, engine=engine))
         if self._compared:
             self._fit_compared(self._compared, model, stream[: len(tests)])
         scores = [self._score_task(model, j, test) for j, test in enumerate(tests)]

@@ -228,11 +228,16 @@ class Accelerated(Engine):
             scaler.step(optimizer)
             scaler.update()
 
-    def end(self) -> None:
-        """Wait for the others, and part."""
+    def wait(self) -> None:
+        """Until all processes are here."""
         with _together():
             self._accelerator.wait_for_everyone()
-        self._accelerator.end_training()
+
+    def leave(self, failed: bool = False) -> None:
+        """Part from the others; without this, the end of a process may hang or abort."""
+        # NCCL parts together, which one that failed cannot ask of the others.
+        if not failed or self._accelerator.state.backend == "gloo":
+            self._accelerator.end_training()
 
     def _sizes(self, count: int) -> list[int]:
         """What each process has for `count`."""
@@ -280,9 +285,13 @@ def launched() -> Iterator[Engine]:
     _current = engine = Accelerated(_accelerator())
     try:
         yield engine
-        engine.end()  # not after a failure: the others may be waiting elsewhere
+        engine.wait()  # not after a failure: the others may be waiting elsewhere
+    except BaseException:
+        engine.leave(failed=True)
+        raise
     finally:
         _current = ALONE
+    engine.leave()
 
 
 def _accelerator() -> Accelerator:
@@ -299,11 +308,21 @@ def _accelerator() -> Accelerator:
         raise RememberingError(
             f"accelerate cannot work as it was launched: {' '.join(str(error).split())}"
         ) from error
+    precision, steps = accelerator.mixed_precision, accelerator.gradient_accumulation_steps
+    wrong = None
     if accelerator.num_processes != launched_processes():
-        raise RememberingError(
+        wrong = (
             f"{launched_processes()} processes were launched, but accelerate sees no devices for "
             "them; set ACCELERATE_USE_CPU=true to use the CPU"
         )
+    elif precision not in ("no", "bf16", "fp16"):
+        wrong = f"mixed precision {precision} is not supported; use bf16 or fp16"
+    elif precision == "fp16" and accelerator.device.type == "cpu":
+        wrong = "mixed precision fp16 needs a GPU; use bf16 on the CPU"
+    elif steps < 1:
+        wrong = f"gradients cannot be accumulated over {steps} parts; give 1 or more"
+    if wrong:
+        raise RememberingError(wrong)
     return accelerator
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from remembering.rows import chunk_rows
 from remembering.tasks.task import Label
 
 
@@ -37,8 +38,14 @@ def herd(latents: Tensor, targets: Tensor, size: int) -> Tensor:
     chosen = []
     for i, label in enumerate(classes):
         members = (targets == label).nonzero().squeeze(1)
-        own = latents[members.to(latents.device)]
-        distance = (own - own.mean(0)).norm(dim=1)
+        distance = _from_centre(latents, members.to(latents.device))
         nearest = distance.argsort(stable=True)[: share + (i < extra)]
         chosen.append(members[nearest.cpu()])
     return torch.cat(chosen)
+
+
+def _from_centre(latents: Tensor, members: Tensor) -> Tensor:
+    """‖μ − latent‖ of each member, with μ the mean of all; there may be more than memory holds."""
+    chunks = members.split(chunk_rows(latents.shape[1]))
+    centre = torch.stack([latents[chunk].sum(0) for chunk in chunks]).sum(0) / len(members)
+    return torch.cat([(latents[chunk] - centre).norm(dim=1) for chunk in chunks])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
+from remembering.rows import chunk_rows
 
 Expert = dict[str, Tensor]
 
@@ -111,8 +112,11 @@ class ReconstructionRouter(Router):
         self._stacked: Expert | None = None
 
     @abstractmethod
-    def fit_expert(self, features: Tensor, rng: torch.Generator) -> Expert:
-        """Fit an expert to the features (n, dim) of one task; labels do not matter."""
+    def fit_expert(self, features: Tensor, rows: Tensor, rng: torch.Generator) -> Expert:
+        """Fit an expert to some rows of the features (n, dim) of one task; labels do not matter.
+
+        There may be more features than memory: take a few rows at a time.
+        """
 
     @abstractmethod
     def errors(self, features: Tensor, experts: Expert) -> Tensor:
@@ -124,11 +128,13 @@ class ReconstructionRouter(Router):
 
     def fit(self, features: Tensor, targets: Tensor, rng: torch.Generator) -> Expert:
         """Fit to everything; what is strange is measured on every fifth image, held out once."""
-        held_out = torch.arange(len(features), device=features.device) % HELD_OUT == 0
-        trial = self.fit_expert(features[~held_out], _copy(rng))
+        rows = torch.arange(len(features), device=features.device)
+        held_out = rows % HELD_OUT == 0
+        trial = self.fit_expert(features, rows[~held_out], _copy(rng))
         alone = {key: value[None] for key, value in trial.items()}
-        usual = self.errors(features[held_out], alone)[:, 0].sort().values
-        return {**self.fit_expert(features, rng), "usual": usual}
+        chunks = rows[held_out].split(chunk_rows(features.shape[1]))
+        usual = torch.cat([self.errors(features[chunk], alone)[:, 0] for chunk in chunks])
+        return {**self.fit_expert(features, rows, rng), "usual": usual.sort().values}
 
     def score(self, features: Tensor) -> Tensor:
         return self.errors(features, self._experts())

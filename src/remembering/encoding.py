@@ -13,10 +13,12 @@ from remembering.backbone import Backbone
 from remembering.images import ImageSequence
 from remembering.progress import Step
 from remembering.routers import Router
+from remembering.rows import Rows, chunk_rows
 
 BATCH = 64
-# Tokens kept between epochs; a larger task is encoded anew each time it is read.
 CACHE_BYTES = 2 * 1024**3
+"""Tokens kept between epochs: in memory or in a file (see `rows`); those of a larger task are
+computed anew each time they are wanted."""
 
 
 def batches(count: int, size: int = BATCH) -> Iterator[Tensor]:
@@ -54,18 +56,25 @@ class Prefix:
     first_layer: int
     kept: Tensor | None = None
 
-    @torch.no_grad()
     def __getitem__(self, index: Tensor) -> Tensor:
         if self.kept is not None:
-            return self.kept[index]
-        return self.backbone.run(self.backbone.embed(self.images[index]), stop=self.first_layer)
+            return self.kept[index.to(self.kept.device)].to(self.backbone.device)
+        return self.compute(self.images[index])
+
+    @torch.no_grad()
+    def compute(self, images: Tensor | list[Tensor]) -> Tensor:
+        """The tokens of any images."""
+        return self.backbone.run(self.backbone.embed(images), stop=self.first_layer)
 
     def keep(self) -> Prefix:
-        """The same, with everything computed now if it fits in memory."""
+        """The same, with everything computed now unless it is too much."""
         count = len(self.images)
         if self[torch.tensor([0])].nbytes * count > CACHE_BYTES:
             return self
-        return replace(self, kept=torch.cat([self[index] for index in batches(count)]))
+        rows = Rows(count)
+        for index in batches(count):
+            rows.put(index, self[index])
+        return replace(self, kept=rows.tensor)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,13 @@ class Encoded:
     """A task's images after the frozen part."""
 
     features: Tensor
+    """What the router sees, (n, features): on the CPU, in a file, if they are many."""
     prefix: Prefix
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The features a few at a time, where the backbone is."""
+        for part in self.features.split(chunk_rows(self.features.shape[1])):
+            yield part.to(self.prefix.backbone.device)
 
 
 def encode_task(
@@ -83,18 +98,22 @@ def encode_task(
     first_layer: int,
     images: ImageSequence,
     step: Step | None = None,
+    keep: bool = True,
 ) -> Encoded:
-    """Read and encode each image of a task once."""
-    features, kept = [], []
-    keep = True
-    for index in batches(len(images)):
-        f, tokens = encode(backbone, router, eyes, first_layer, images[index])
-        keep = keep and tokens[0].nbytes * len(images) <= CACHE_BYTES
-        features.append(f.clone())
+    """Read and encode each image of a task once.
+
+    Args:
+        keep: whether to keep the tokens, if they are not too many.
+    """
+    count = len(images)
+    features, kept = Rows(count), Rows(count)
+    for index in batches(count):
+        seen, tokens = encode(backbone, router, eyes, first_layer, images[index])
+        features.put(index, seen)
+        keep = keep and tokens[0].nbytes * count <= CACHE_BYTES
         if keep:
-            kept.append(tokens.clone())
+            kept.put(index, tokens)
         if step:
             step(len(index))
-    # The clones above, made outside inference mode, are ordinary tensors that autograd may save.
-    prefix = Prefix(backbone, images, first_layer, torch.cat(kept) if keep else None)
-    return Encoded(torch.cat(features), prefix)
+    prefix = Prefix(backbone, images, first_layer, kept.tensor if keep else None)
+    return Encoded(features.tensor, prefix)

@@ -63,8 +63,9 @@ def learn(
     if eyes is None and model.wants_eyes:
         eyes = _open_eyes(model, task, progress, checkpoint)
 
+    keep = settings.augment == "none"  # else no two epochs have the same tokens
     with progress.track(f"reading {task.name}", len(task)) as step:
-        encoded = encode_task(backbone, router, eyes, settings.first_layer, task.images, step)
+        encoded = encode_task(backbone, router, eyes, settings.first_layer, task.images, step, keep)
 
     # Lines 2-5: a generative model of this task. All start from the same weights: what training
     # leaves undone is then alike for all, and cancels when their errors are compared.
@@ -80,6 +81,8 @@ def learn(
     if settings.capacity is not None:
         chosen = herd(router.encode(encoded.features, expert), task.targets, settings.memory)
         memory = _memorise(backbone, task, chosen)
+    # Features that are many lie on the CPU, and so does what was made of them.
+    expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
     full = settings.capacity is not None and len(model.adapters) >= settings.capacity
     if not full:
@@ -92,7 +95,8 @@ def learn(
         return Learned(expert, adapter, head, memory, None, eyes)
 
     # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
-    nearest = int(router.score(encoded.features).mean(0).argmin())
+    scores = torch.stack([router.score(part).sum(0) for part in encoded.chunks()]).sum(0)
+    nearest = int(scores.argmin())
     absorbed = model.tasks[nearest].adapter
 
     # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
@@ -120,7 +124,9 @@ def _open_eyes(
     rng = generator(settings.seed, "eyes")
     eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
     head = Head.linear(task.classes, backbone)
-    prefix = Prefix(backbone, task.images, settings.first_layer).keep()
+    prefix = Prefix(backbone, task.images, settings.first_layer)
+    if settings.augment == "none":
+        prefix = prefix.keep()
     some = torch.arange(0, len(task), math.ceil(len(task) / BATCH))
     key = training_key(settings, model.next_number, [prefix[some], task.targets])
     lesson = Lesson(prefix, task.targets, f"to see, from {task.name}", model.next_number, key)

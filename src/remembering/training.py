@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.adapters import Adapter
+from remembering.augmentation import augmented
 from remembering.backbone import Backbone
 from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
@@ -38,6 +39,15 @@ class Lesson:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def tokens(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        """What enters the first adapted layer in an epoch: of the images as they are, which may
+        have been kept, or augmented, which cannot."""
+        if settings.augment == "none":
+            return self.prefix[index]
+        images = self.prefix.images[index]
+        images = augmented(images, settings.augment, index, settings.seed, self.number, epoch)
+        return self.prefix.compute(images)
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,7 @@ def train(
             for i, index in enumerate(batches, start=epoch * per_epoch):
                 if i < done:
                     continue
-                tokens = lesson.prefix[index]
+                tokens = lesson.tokens(index, settings, epoch)
                 features = head.features(backbone, adapted(backbone, adapter, tokens))
                 outputs = F.linear(features, head.weight, head.bias)
                 targets = lesson.targets[index].to(outputs.device)

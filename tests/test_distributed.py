@@ -49,8 +49,7 @@ lr = 3e-3
 router.eyes_steps = 10
 
 [compared]
-kind = "{compared}"
-epochs = 2
+kind = "subspace"
 """
 
 
@@ -96,10 +95,9 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("router", ["gaussian"])
-def test_two_processes_do_what_one_does(tmp_path: Path, router: str) -> None:
+def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(EXPERIMENT.format(compared="subspace"))
+    file.write_text(EXPERIMENT)
     run = ["-m", "remembering", "run", str(file), "--tracker", "tensorboard", "--out"]
     one, two = tmp_path / "one", tmp_path / "two"
     subprocess.run([sys.executable, *run, str(one)], check=True, env=TWO, capture_output=True)
@@ -151,7 +149,8 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
             if engine.main:  # the other had no images in this step
                 (2 * used.sum()).backward()
             loss = engine.reduce_gradients([used, unused], torch.tensor(1.0 - engine.rank))
-            assert (loss.item(), used.grad.tolist(), unused.grad.tolist()) == (1.0, [2.0] * 2, [0.0])
+            assert loss.item() == 1.0
+            assert (used.grad.tolist(), unused.grad.tolist()) == ([2.0, 2.0], [0.0])
             mine = torch.full((3,), float(engine.rank))
             engine.align([mine])
             assert mine.tolist() == [0.0] * 3
@@ -175,7 +174,6 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("failure", "codes", "words"),
     [
-        ("if engine.rank == 1: os._exit(3)", (1, 3), "another process has ended"),
         ("if engine.rank == 0: os.kill(os.getpid(), 9)", (-9, 1), "another process has ended"),
         ("engine.on_main(lambda: 1 / 0)", (1, 1), "ZeroDivisionError"),
     ],
@@ -231,7 +229,7 @@ def test_training_in_mixed_precision(backbone: Backbone) -> None:
         def autocast(self) -> Any:
             return torch.autocast("cpu", torch.bfloat16)
 
-    losses, adapter = learn(backbone, Engine())
+    losses, _ = learn(backbone, Engine())
     rounded, half = learn(backbone, Bfloat16())
     assert losses != rounded
     assert losses == pytest.approx(rounded, abs=0.05)

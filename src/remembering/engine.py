@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
+from remembering.rows import room
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -141,7 +142,8 @@ class Accelerated(Engine):
             return rows
         sizes = self._sizes(len(rows))
         starts = [sum(sizes[:i]) for i in range(self.processes)]
-        whole = rows.new_empty(sum(sizes), *rows.shape[1:])
+        on_cpu = rows.device.type == "cpu"  # then they may be too many for memory
+        whole = room(sum(sizes), rows) if on_cpu else rows.new_empty(sum(sizes), *rows.shape[1:])
         step = max(1, SENT_BYTES // max(1, whole[:1].nbytes))
         for first in range(0, max(sizes), step):  # few at a time: memory holds one copy, not three
             part = rows.new_zeros(step, *rows.shape[1:], device=self.device)

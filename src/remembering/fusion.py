@@ -46,7 +46,7 @@ def fuse(
     α weighs the same whatever the sizes of the task and the memory.
     """
     images = joined([memory.images for memory in memories])
-    replayed = Prefix(backbone, images, old_adapter.first_layer).keep()
+    replayed = Prefix(backbone, images, old_adapter.first_layer).keep(engine)
     wanted = _soft_targets(backbone, old_adapter, old_head, head, replayed)
     replay = _Imitation(backbone, replayed, wanted, settings, lesson.number)
     return train(

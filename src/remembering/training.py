@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.adapters import Adapter
+from remembering.augmentation import augmented
 from remembering.backbone import Backbone
 from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
@@ -46,6 +47,15 @@ class Lesson:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def tokens(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        """What enters the first adapted layer in an epoch: of the images as they are, which may
+        have been kept, or augmented, which cannot."""
+        if settings.augment == "none":
+            return self.prefix[index]
+        images = self.prefix.images[index]
+        images = augmented(images, settings.augment, index, settings.seed, self.number, epoch)
+        return self.prefix.compute(images)
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,8 @@ def train(
                 loss = torch.zeros((), device=backbone.device)
                 for part in engine.split(index):
                     with engine.autocast():
-                        batch = _batch(backbone, adapter, head, lesson, part, i)
+                        tokens = lesson.tokens(part, settings, epoch)
+                        batch = _batch(backbone, adapter, head, lesson, part, tokens, i)
                         share = weight * len(part) / len(index) * rules.loss(batch)
                     engine.backward(share)
                     loss += share.detach()
@@ -177,10 +188,15 @@ def train(
 
 
 def _batch(
-    backbone: Backbone, adapter: Adapter, head: Head, lesson: Lesson, index: Tensor, step: int
+    backbone: Backbone,
+    adapter: Adapter,
+    head: Head,
+    lesson: Lesson,
+    index: Tensor,
+    tokens: Tensor,
+    step: int,
 ) -> Batch:
     """What the adapter and head under training make of some images of a lesson."""
-    tokens = lesson.prefix[index]
     features = head.features(backbone, adapted(backbone, adapter, tokens))
     outputs = F.linear(features, head.weight, head.bias)
     targets = lesson.targets[index].to(outputs.device)

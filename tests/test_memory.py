@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,3 +30,12 @@ def test_takes_the_nearest_of_each_class(counts: list[int], size: int, seed: int
         distance = (members - members.mean(0)).norm(dim=1).sort().values
         taken = (latents[own] - members.mean(0)).norm(dim=1).sort().values
         torch.testing.assert_close(taken, distance[: len(own)])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10])
+def test_a_few_at_a_time_are_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    latents, targets = torch.randn(40, 5, generator=rng), torch.arange(40) % 2
+    whole = herd(latents, targets, 12)
+    monkeypatch.setattr("remembering.rows.CHUNK_BYTES", rows * 8 * 5)
+    assert torch.equal(herd(latents, targets, 12), whole)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from remembering import hub
+from remembering.engine import current
 from remembering.errors import RememberingError
 from remembering.preprocessing import Preprocessing
 
@@ -193,7 +194,7 @@ class Backbone(nn.Module):
                 f"{file} is no preprocessor configuration that can be used ({error})"
             ) from error
         backbone = cls(model, family, str(name), preprocessing, classifier)
-        return backbone.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return backbone.to(device or current().device)
 
     @property
     def depth(self) -> int:

@@ -6,6 +6,7 @@ seeding.py), so the parameters, the optimiser's state and the step are all that 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -100,4 +101,7 @@ def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:
 
 def digest(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of tensors, one after the other."""
-    return sha256(b"".join(t.detach().cpu().contiguous().numpy().tobytes() for t in tensors))
+    result = hashlib.sha256()
+    for tensor in tensors:  # without a copy: features may be more than memory holds
+        result.update(tensor.detach().cpu().contiguous().numpy().data)
+    return result.hexdigest()

@@ -11,13 +11,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.experiments import Experiment, find, names, with_seed
+
+if TYPE_CHECKING:
+    from remembering.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Run:
     """Go on with the run in the folder."""
     save_steps: int = 0
     """Save progress within a task after so many steps, beside after each epoch."""
+    tracker: str | None = None
+    """Tell losses and accuracies to tensorboard (files in the run's logs folder), wandb, mlflow, or
+    another of accelerate's trackers."""
     list: bool = False
     """List the experiments and end."""
     experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
@@ -171,6 +177,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in _COMMANDS:
             raise RememberingError(f"there is no command '{name}'; see remember --help")
         kind, handle = _COMMANDS[name]
+        if kind is not Run and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise RememberingError(
+                f"remember {name} works in one process; torchrun and accelerate launch are for "
+                "remember run"
+            )
         if kind in (Run, Learn):  # their defaults depend on what they name
             return handle(rest)
         return handle(_parse(kind, rest, f"remember {name}"))
@@ -243,6 +254,20 @@ def _run(arguments: list[str]) -> int:
     command = next(iter(commands.values()))
     seeds = _seeds(command.seeds) or [command.experiment.learning.seed]
 
+    from remembering.engine import launched
+
+    with launched() as engine:
+        return _run_variants(command, commands, seeds, arguments, engine)
+
+
+def _run_variants(
+    command: Run,
+    commands: dict[str | None, Run],
+    seeds: list[int],
+    arguments: list[str],
+    engine: Engine,
+) -> int:
+    from remembering.progress import SILENT
     from remembering.report.results import Group
     from remembering.report.tables import units_table
     from remembering.runner import run
@@ -250,8 +275,9 @@ def _run(arguments: list[str]) -> int:
 
     title = Path(command.name).stem
     base = Path("runs") / (f"{title}-small" if command.small else title)
-    out = command.out or (_latest(base) if command.resume else _fresh(base))
-    single = len(variants) == 1 and len(seeds) == 1
+    choose = _latest if command.resume else _fresh
+    out = command.out or engine.on_main(lambda: choose(base))
+    single = len(commands) == 1 and len(seeds) == 1
     for variant, parsed in commands.items():
         results, folders = [], []
         for seed in seeds:
@@ -265,20 +291,22 @@ def _run(arguments: list[str]) -> int:
                     command.small,
                     command.resume or not single,
                     command.save_steps,
-                    TerminalProgress(),
+                    TerminalProgress() if engine.main else SILENT,
+                    command.tracker,
                 )
             except KeyboardInterrupt:
                 again = "" if "--resume" in arguments else " --resume"
                 where = "" if command.out else f" --out {shlex.quote(str(out))}"
-                print(
-                    f"stopped; go on with: remember run {shlex.join(arguments)}{where}{again}",
-                    file=sys.stderr,
-                )
-                return 130
+                line = f"remember run {shlex.join(arguments)}{where}{again}"
+                if engine.main:
+                    print(f"stopped; go on with: {line}", file=sys.stderr)
+                raise SystemExit(130) from None  # past what waits for the other processes
             results.append(done)
             folders.append(folder)
-        show(units_table(Group.of(results, folders)))
-    print(f"written to {out}; draw it with: remember report {out}")
+        if engine.main:
+            show(units_table(Group.of(results, folders)))
+    if engine.main:
+        print(f"written to {out}; draw it with: remember report {out}")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from remembering.errors import RememberingError
 
 Tokens = Literal["mean", "flat", "pooled"]
+Augment = Literal["none", "flip", "crop"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class Settings:
     batch_size: int = 128
     lr: float = 1e-3
     weight_decay: float = 0.01
+    augment: Augment = "none"
+    """What is changed at random in a task's images each time they are learned from. flip: mirrored.
+    crop: moved by up to an eighth, and mirrored. The layers below `first_layer` are then computed
+    in every epoch; with none they are computed once."""
     capacity: int | None = None
     """At most this many adapters (the paper's E); a new one then absorbs the most similar."""
     memory: int = 512

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
+from remembering.engine import ALONE, Engine
 from remembering.images import ImageSequence
 from remembering.progress import Step
 from remembering.routers import Router
+from remembering.rows import Rows, chunk_rows
 
 BATCH = 64
-# Tokens kept between epochs; a larger task is encoded anew each time it is read.
 CACHE_BYTES = 2 * 1024**3
+"""Tokens kept between epochs: in memory or in a file (see `rows`); those of a larger task are
+computed anew each time they are wanted."""
 
 
 def batches(count: int, size: int = BATCH) -> Iterator[Tensor]:
@@ -64,18 +67,41 @@ class Prefix:
     first_layer: int
     kept: Tensor | None = None
 
-    @torch.no_grad()
     def __getitem__(self, index: Tensor) -> Tensor:
         if self.kept is not None:
-            return self.kept[index]
-        return self.backbone.run(self.backbone.embed(self.images[index]), stop=self.first_layer)
+            return self.kept[index.to(self.kept.device)].to(self.backbone.device)
+        return self.compute(self.images[index])
 
-    def keep(self) -> Prefix:
-        """The same, with everything computed now if it fits in memory."""
+    @torch.no_grad()
+    def compute(self, images: Tensor | list[Tensor]) -> Tensor:
+        """The tokens of any images."""
+        return self.backbone.run(self.backbone.embed(images), stop=self.first_layer)
+
+    def keep(self, engine: Engine = ALONE) -> Prefix:
+        """The same, with everything computed now unless it is too much."""
         count = len(self.images)
         if self[torch.tensor([0])].nbytes * count > CACHE_BYTES:
             return self
-        return replace(self, kept=torch.cat([self[index] for index in batches(count)]))
+        rows = _OwnRows(count, engine)
+        for index in rows.batches:
+            rows.put(index, self[index])
+        return replace(self, kept=engine.joined(rows.tensor))
+
+
+class _OwnRows(Rows):
+    """Rows of a process's share of `count` positions, and the batches that they come in."""
+
+    def __init__(self, count: int, engine: Engine):
+        every = list(batches(count))
+        own = engine.share(every)
+        super().__init__(sum(len(index) for index in own))
+        # A process without a share still has to know what a row looks like.
+        self.batches = own or [every[0][:1]]
+        self._start = int(self.batches[0][0])
+
+    def put(self, index: Tensor, part: Tensor) -> None:
+        own = slice(self.count)
+        super().put(index[own] - self._start, part[own])
 
 
 @dataclass(frozen=True)
@@ -83,7 +109,14 @@ class Encoded:
     """A task's images after the frozen part."""
 
     features: Tensor
+    """What the router sees of this process's share, (n, features): on the CPU, in a file, if they
+    are many."""
     prefix: Prefix
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The features a few at a time, where the backbone is."""
+        for part in self.features.split(chunk_rows(self.features.shape[1])):
+            yield part.to(self.prefix.backbone.device)
 
 
 def encode_task(
@@ -93,18 +126,25 @@ def encode_task(
     first_layer: int,
     images: ImageSequence,
     step: Step | None = None,
+    keep: bool = True,
+    engine: Engine = ALONE,
 ) -> Encoded:
-    """Read and encode each image of a task once."""
-    features, kept = [], []
-    keep = True
-    for index in batches(len(images)):
-        f, tokens = encode(backbone, router, eyes, first_layer, images[index])
-        keep = keep and tokens[0].nbytes * len(images) <= CACHE_BYTES
-        features.append(f.clone())
+    """Read and encode each image of a task once.
+
+    Args:
+        keep: whether to keep the tokens, if they are not too many.
+        engine: its processes encode a share each; all of them get all tokens.
+    """
+    count = len(images)
+    features, kept = _OwnRows(count, engine), _OwnRows(count, engine)
+    for index in features.batches:
+        seen, tokens = encode(backbone, router, eyes, first_layer, images[index])
+        features.put(index, seen)
+        keep = keep and tokens[0].nbytes * count <= CACHE_BYTES
         if keep:
-            kept.append(tokens.clone())
+            kept.put(index, tokens)
         if step:
-            step(len(index))
-    # The clones above, made outside inference mode, are ordinary tensors that autograd may save.
-    prefix = Prefix(backbone, images, first_layer, torch.cat(kept) if keep else None)
-    return Encoded(torch.cat(features), prefix)
+            step(engine.processes * len(index))
+    whole = engine.joined(kept.tensor) if keep else None
+    prefix = Prefix(backbone, images, first_layer, whole)
+    return Encoded(features.tensor, prefix)

@@ -13,6 +13,11 @@ from remembering.errors import RememberingError
 UNFINISHED = ".unfinished"
 
 
+def cache_dir() -> Path:
+    """`$REMEMBERING_CACHE`, or `~/.cache/remembering`."""
+    return Path(os.environ.get("REMEMBERING_CACHE") or Path.home() / ".cache" / "remembering")
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write under a temporary name, sync, rename: a reader sees the old file or the new one."""
     try:

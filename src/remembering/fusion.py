@@ -14,6 +14,7 @@ from remembering.backbone import Backbone
 from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches
+from remembering.engine import ALONE, Engine
 from remembering.heads import Head
 from remembering.images import joined
 from remembering.memory import Memory
@@ -31,6 +32,7 @@ def fuse(
     settings: Settings,
     progress: Progress = SILENT,
     checkpoint: Checkpoint | None = None,
+    engine: Engine = ALONE,
 ) -> tuple[Adapter, Head]:
     """Train a new adapter on its task while it imitates `old_adapter` on the replay memories.
 
@@ -44,20 +46,42 @@ def fuse(
     α weighs the same whatever the sizes of the task and the memory.
     """
     images = joined([memory.images for memory in memories])
-    replayed = Prefix(backbone, images, old_adapter.first_layer).keep()
+    replayed = Prefix(backbone, images, old_adapter.first_layer).keep(engine)
     wanted = _soft_targets(backbone, old_adapter, old_head, head, replayed)
-    per_pass = math.ceil(len(images) / settings.batch_size)
+    replay = _Imitation(backbone, replayed, wanted, settings, lesson.number)
+    return train(
+        backbone,
+        old_adapter,
+        head,
+        lesson,
+        settings,
+        replay,
+        progress,
+        checkpoint,
+        engine=engine,
+    )
 
-    @functools.lru_cache(maxsize=1)
-    def one_pass(number: int) -> tuple[Tensor, ...]:
-        return shuffled(len(images), settings, lesson.number, number, what="replay")
 
-    def imitate(adapter: Adapter, head: Head, step: int) -> Tensor:
-        index = one_pass(step // per_pass)[step % per_pass]
-        soft = logits(backbone, adapter, head, replayed[index]).softmax(1)
-        return (soft - wanted[index]).square().sum(1).mean()
+class _Imitation:
+    """ℓ_L2 on the replay memories, a batch a step, in an order of its own."""
 
-    return train(backbone, old_adapter, head, lesson, settings, imitate, progress, checkpoint)
+    def __init__(
+        self, backbone: Backbone, replayed: Prefix, wanted: Tensor, settings: Settings, number: int
+    ):
+        self.backbone = backbone
+        self.replayed = replayed
+        self.wanted = wanted
+        self._pass = functools.lru_cache(maxsize=1)(
+            lambda i: shuffled(len(wanted), settings, number, i, what="replay")
+        )
+        self._per_pass = math.ceil(len(wanted) / settings.batch_size)
+
+    def batch(self, step: int) -> Tensor:
+        return self._pass(step // self._per_pass)[step % self._per_pass]
+
+    def loss(self, adapter: Adapter, head: Head, index: Tensor) -> Tensor:
+        soft = logits(self.backbone, adapter, head, self.replayed[index]).softmax(1)
+        return (soft - self.wanted[index]).square().sum(1).mean()
 
 
 @torch.no_grad()

@@ -42,6 +42,9 @@ def inspect(folder: Path, as_json: bool, backbone: str | None) -> None:
         f"adapters   {len(model.adapters)}"
         + (f" of at most {model.settings.capacity}" if model.settings.capacity else "")
         + f", rank {model.settings.rank}, from layer {model.settings.first_layer}",
+        f"training   augmentation {model.settings.augment}; "
+        f"what enters layer {model.settings.first_layer} is "
+        + ("kept between epochs" if model.settings.augment == "none" else "new in every epoch"),
         f"router     {router.kind} on layer {layers}"
         + (f", through eyes of rank {router.eyes}; " if model.eyes else "; ")
         + ("one pass per image" if model.single_pass else "two passes per image"),

@@ -16,6 +16,7 @@ from torch import Tensor
 from remembering.adapters import Adapter
 from remembering.checkpoint import Checkpoint, training_key
 from remembering.encoding import BATCH, Prefix, encode_task
+from remembering.engine import current
 from remembering.errors import RememberingError
 from remembering.fusion import fuse
 from remembering.heads import Head
@@ -55,7 +56,7 @@ def learn(
     """Learn one task (Algorithm 1, the body of its loop)."""
     task.check_learnable()
     settings, backbone, router = model.settings, model.backbone, model.router
-    number = model.next_number
+    engine, number = current(), model.next_number
     rng = generator(settings.seed, "task", number)
 
     # Before the router's features are fixed, the backbone is adapted to the images once.
@@ -63,12 +64,16 @@ def learn(
     if eyes is None and model.wants_eyes:
         eyes = _open_eyes(model, task, progress, checkpoint)
 
+    keep = settings.augment == "none"  # else no two epochs have the same tokens
     with progress.track(f"reading {task.name}", len(task)) as step:
-        encoded = encode_task(backbone, router, eyes, settings.first_layer, task.images, step)
+        encoded = encode_task(
+            backbone, router, eyes, settings.first_layer, task.images, step, keep, engine
+        )
 
     # Lines 2-5: a generative model of this task. All start from the same weights: what training
     # leaves undone is then alike for all, and cancels when their errors are compared.
-    expert = router.fit(encoded.features, task.targets, generator(settings.seed, "router"))
+    expert = router.fit(encoded.features, task.targets, generator(settings.seed, "router"), engine)
+    engine.align(list(expert.values()))
     if not all(value.isfinite().all() for value in expert.values()):
         raise RememberingError(
             f"the generative model of task '{task.name}' diverged; nothing was changed; try a "
@@ -78,21 +83,28 @@ def learn(
     # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
     memory = None
     if settings.capacity is not None:
-        chosen = herd(router.encode(encoded.features, expert), task.targets, settings.memory)
+        latents = router.encode(encoded.features, expert)
+        chosen = herd(latents, task.targets, settings.memory, engine)
         memory = _memorise(backbone, task, chosen)
+    # Features that are many lie on the CPU, and so does what was made of them.
+    expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
     full = settings.capacity is not None and len(model.adapters) >= settings.capacity
     if not full:
         # Lines 21-23: a new adapter for this task alone.
         adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
         head = _new_head(model, task.classes)
-        key = training_key(settings, number, [encoded.features, task.targets])
+        seen = [encoded.features, task.targets]
+        key = engine.on_main(lambda: training_key(settings, number, seen))
         lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
-        adapter, head = train(backbone, adapter, head, lesson, settings, None, progress, checkpoint)
+        adapter, head = train(
+            backbone, adapter, head, lesson, settings, None, progress, checkpoint, engine=engine
+        )
         return Learned(expert, adapter, head, memory, None, eyes)
 
     # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
-    nearest = int(router.score(encoded.features).mean(0).argmin())
+    scores = torch.stack([router.score(part).sum(0) for part in encoded.chunks()]).sum(0)
+    nearest = int(engine.total(scores).argmin())
     absorbed = model.tasks[nearest].adapter
 
     # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
@@ -101,10 +113,20 @@ def learn(
     memories = [model.memories[record.number] for record in served]
     head = _extended_head(model, old_head, task.classes)
     past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
-    key = training_key(settings, number, [encoded.features, task.targets, *past])
+    seen = [encoded.features, task.targets, *past]
+    key = engine.on_main(lambda: training_key(settings, number, seen))
     lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
     adapter, head = fuse(
-        backbone, old_adapter, old_head, head, lesson, memories, settings, progress, checkpoint
+        backbone,
+        old_adapter,
+        old_head,
+        head,
+        lesson,
+        memories,
+        settings,
+        progress,
+        checkpoint,
+        engine,
     )
     # Line 19, Gate(e*) <- t, is the model's when it takes this over.
     return Learned(expert, adapter, head, memory, absorbed, eyes)
@@ -114,18 +136,23 @@ def _open_eyes(
     model: RememberingTransformer, task: Task, progress: Progress, checkpoint: Checkpoint | None
 ) -> Adapter:
     """An adapter that tells the first task's classes apart; its head is thrown away."""
-    settings, backbone = model.settings, model.backbone
+    settings, backbone, engine = model.settings, model.backbone, current()
     per_epoch = math.ceil(len(task) / settings.batch_size)
     settings = replace(settings, epochs=math.ceil(settings.router.eyes_steps / per_epoch))
     rng = generator(settings.seed, "eyes")
     eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
     head = Head.linear(task.classes, backbone)
-    prefix = Prefix(backbone, task.images, settings.first_layer).keep()
+    prefix = Prefix(backbone, task.images, settings.first_layer)
+    if settings.augment == "none":
+        prefix = prefix.keep(engine)
     some = torch.arange(0, len(task), math.ceil(len(task) / BATCH))
     key = training_key(settings, model.next_number, [prefix[some], task.targets])
     lesson = Lesson(prefix, task.targets, f"to see, from {task.name}", model.next_number, key)
     checkpoint = checkpoint.of("eyes") if checkpoint else None
-    return train(backbone, eyes, head, lesson, settings, None, progress, checkpoint)[0]
+    eyes, _ = train(
+        backbone, eyes, head, lesson, settings, None, progress, checkpoint, engine=engine
+    )
+    return eyes
 
 
 def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from remembering.engine import ALONE, Engine
+from remembering.rows import chunk_rows
 from remembering.tasks.task import Label
 
 
@@ -23,22 +25,31 @@ class Memory:
         return self.images.numel()
 
 
-def herd(latents: Tensor, targets: Tensor, size: int) -> Tensor:
+def herd(latents: Tensor, targets: Tensor, size: int, engine: Engine = ALONE) -> Tensor:
     """Positions of the samples nearest to their class centre, size / U for each of U classes.
 
     μ_y is the mean latent of class y; the samples with the least ‖μ_y − F σ(v)‖ are chosen. A class
     with fewer samples gives all it has; what a division leaves over goes to the first classes.
+    Each process of an `engine` gives its own rows of the latents, and the targets of all.
 
     >>> herd(torch.tensor([[0.0], [1.0], [5.0], [7.0]]), torch.tensor([0, 0, 1, 1]), size=2)
     tensor([0, 2])
     """
     classes = targets.unique().tolist()
     share, extra = divmod(size, len(classes))
-    chosen = []
+    start, chosen = engine.start(len(latents)), []
     for i, label in enumerate(classes):
         members = (targets == label).nonzero().squeeze(1)
-        own = latents[members.to(latents.device)]
-        distance = (own - own.mean(0)).norm(dim=1)
+        own = members[(members >= start) & (members < start + len(latents))] - start
+        distance = _from_centre(latents, own.to(latents.device), len(members), engine)
         nearest = distance.argsort(stable=True)[: share + (i < extra)]
         chosen.append(members[nearest.cpu()])
     return torch.cat(chosen)
+
+
+def _from_centre(latents: Tensor, own: Tensor, count: int, engine: Engine) -> Tensor:
+    """‖μ − latent‖ of each of `count` members, with μ the mean of all and `own` the rows of those
+    that this process has; there may be more than memory holds."""
+    chunks = own.split(chunk_rows(latents.shape[1]))
+    centre = engine.total(torch.stack([latents[chunk].sum(0) for chunk in chunks]).sum(0)) / count
+    return engine.joined(torch.cat([(latents[chunk] - centre).norm(dim=1) for chunk in chunks]))

@@ -17,6 +17,7 @@ from remembering.backbone import BUNDLED, Backbone
 from remembering.checkpoint import Checkpoint
 from remembering.config import Settings
 from remembering.encoding import Prefix, batches, encode
+from remembering.engine import ALONE, Engine
 from remembering.errors import RememberingError
 from remembering.evaluation.footprint import Footprint
 from remembering.heads import Head, Heads
@@ -300,14 +301,21 @@ class RememberingTransformer:
         self._require_tasks()
         return self.router.score(self.router_features(images, progress)).cpu()
 
-    def router_features(self, images: ImageSequence, progress: Progress = SILENT) -> Tensor:
-        """What generative models see of images; does not depend on what is learned."""
-        parts = []
+    def router_features(
+        self, images: ImageSequence, progress: Progress = SILENT, engine: Engine = ALONE
+    ) -> Tensor:
+        """What generative models see of images; does not depend on what is learned.
+
+        The processes of an `engine` compute a share each; all of them must call this.
+        """
         with progress.track("routing", len(images)) as step:
-            for index in batches(len(images)):
-                parts.append(self._encode(images[index])[0])
+
+            def see(index: Tensor) -> Tensor:
+                features = self._encode(images[index])[0]
                 step(len(index))
-        return torch.cat(parts)
+                return features
+
+            return engine.rows(batches(len(images)), see)
 
     def answer(
         self, images: ImageSequence, adapters: Tensor, progress: Progress = SILENT
@@ -339,15 +347,18 @@ class RememberingTransformer:
         return combine(answers, logits, self._columns, adapters, certain)
 
     @torch.inference_mode()
-    def adapter_logits(self, images: ImageSequence, adapter: int) -> Tensor:
-        """What one adapter says of images: (n, its classes), before any softmax."""
+    def adapter_logits(self, images: ImageSequence, adapter: int, engine: Engine = ALONE) -> Tensor:
+        """What one adapter says of images: (n, its classes), before any softmax.
+
+        The processes of an `engine` compute a share each; all of them must call this.
+        """
         head = self.heads[adapter]
         prefix = Prefix(self.backbone, images, self.settings.first_layer)
-        parts = [
-            logits(self.backbone, self.adapters[adapter], head, prefix[index])
-            for index in batches(len(images))
-        ]
-        return torch.cat(parts)[:, head.columns].cpu()
+        said = engine.rows(
+            batches(len(images)),
+            lambda index: logits(self.backbone, self.adapters[adapter], head, prefix[index]),
+        )
+        return said[:, head.columns].cpu()
 
     def frozen_columns(self, classes: Sequence[Label]) -> list[int]:
         """Outputs of the checkpoint's classifier for labels: those they have, or the next free."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,6 +23,9 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line that stays, such as a result on the way."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Measurements by name after so many steps, or tasks."""
 
 
 SILENT = Progress()

@@ -6,10 +6,14 @@ OUT/
   scores.json     standing after each task so far; what --resume goes on from
   results.json    the outcome (report/results.schema.json)
   progress.safetensors    the task under way; gone when it is learned
+  logs/           what a tracker that writes files was told
+
+Of several processes, all learn and evaluate, and the main one writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -31,6 +35,7 @@ from remembering.baselines.base import accuracy
 from remembering.checkpoint import NAME as PROGRESS
 from remembering.checkpoint import Checkpoint
 from remembering.encoding import batches
+from remembering.engine import Engine, current
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import ALARM, Evaluator, Score, TaskScore
@@ -46,8 +51,10 @@ from remembering.tasks.sequence import sequence
 from remembering.tasks.sources import load
 from remembering.tasks.split import split
 from remembering.tasks.stream import Stream, limit
+from remembering.tracking import check_tracker, tracked
 
 CONFIG, SCORES, RESULTS, MODEL = "config.toml", "scores.json", "results.json", "model"
+LOGS = "logs"
 
 
 @dataclass
@@ -91,14 +98,22 @@ def run(
     resume: bool = False,
     save_steps: int = 0,
     progress: Progress = SILENT,
+    tracker: str | None = None,
 ) -> dict[str, Any]:
     """Run one experiment with one seed into a folder of its own; returns results.json.
+
+    Args:
+        tracker: one of accelerate's, by name, that is told losses and accuracies.
 
     Raises:
         RememberingError: if the folder is in use, or holds a run with other settings.
     """
-    stream = make_stream(experiment)
-    backbone = Backbone.load(experiment.backbone, experiment.image_size)
+    engine = current()
+    if tracker:
+        check_tracker(tracker)
+    with engine.local_main_first():  # it may have to download them
+        stream = make_stream(experiment)
+        backbone = Backbone.load(experiment.backbone, experiment.image_size)
     epochs = experiment.epochs(len(stream.tasks))
     model = RememberingTransformer(backbone, replace(experiment.learning, epochs=epochs))
     for baseline in experiment.baselines:
@@ -108,8 +123,9 @@ def run(
             )
     compared = experiment.compared and experiment.compared.resolved(backbone.depth)
     evaluator = Evaluator(experiment.units, compared)
-    with only_writer(out):
-        _open(out, experiment, resume)
+    with contextlib.ExitStack() as held:
+        engine.on_main(lambda: held.enter_context(only_writer(out)))
+        engine.on_main(lambda: _open(out, experiment, resume))
         done = _Done.read(out / SCORES)
         if is_model(out / MODEL):
             model = RememberingTransformer.load(out / MODEL)
@@ -118,15 +134,27 @@ def run(
                 f"{out / SCORES} tells of {len(done.scores)} tasks and {out / MODEL} of "
                 f"{len(model.tasks)}; they do not belong together; start anew with another --out"
             )
-        _learn_stream(model, stream, evaluator, done, out, save_steps, progress)
+        engine.agree((len(done.scores), len(model.tasks)), "number of tasks done")
+        told = progress
+        if tracker and engine.main:
+            told = held.enter_context(
+                tracked(progress, tracker, out / LOGS, name, typed.write(experiment))
+            )
+        _learn_stream(model, stream, evaluator, done, out, save_steps, told, engine)
         for baseline in experiment.baselines:
             if baseline not in done.baselines:
+                # Every process computes all of it: rivals' rules may look at whole batches.
                 learner = BASELINES[baseline](backbone, model.settings)
                 done.baselines[baseline] = _run_baseline(learner, stream, progress)
-                done.write(out / SCORES)
-        results = _results(name, experiment, variant, small, stream, model, done)
-        text = json.dumps(results, indent=1, allow_nan=False) + "\n"
-        write_atomic(out / RESULTS, text.encode())
+                engine.on_main(lambda: done.write(out / SCORES))
+        return engine.on_main(
+            lambda: _write(out, _results(name, experiment, variant, small, stream, model, done))
+        )
+
+
+def _write(out: Path, results: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+    write_atomic(out / RESULTS, text.encode())
     return results
 
 
@@ -138,6 +166,7 @@ def _learn_stream(
     out: Path,
     save_steps: int,
     progress: Progress,
+    engine: Engine,
 ) -> None:
     """Learn and score the tasks that are not done yet; a kill at any moment loses no more than
     what came after the last save within the task."""
@@ -148,12 +177,17 @@ def _learn_stream(
         started = time.perf_counter()
         if number == len(model.tasks):
             model.learn(data.train, progress, checkpoint)
-            model.save(out / MODEL)
-        checkpoint.remove()
+            engine.on_main(lambda: model.save(out / MODEL))
+        engine.on_main(checkpoint.remove)
         seconds = time.perf_counter() - started
-        done.scores.append(evaluator.score(model, stream.tasks, progress))
+        score = evaluator.score(model, stream.tasks, progress)
+        for unit in evaluator.units:
+            progress.log({f"accuracy/{unit}": score.accuracy(unit)}, number + 1)
+            progress.log({f"routing accuracy/{unit}": score.routing_accuracy(unit)}, number + 1)
+        progress.log({"accuracy/right adapter given": score.oracle}, number + 1)
+        done.scores.append(score)
         done.seconds.append(seconds)
-        done.write(out / SCORES)
+        engine.on_main(lambda: done.write(out / SCORES))
 
 
 def make_stream(experiment: Experiment) -> Stream:
@@ -319,13 +353,14 @@ def _compared(experiment: Experiment, scores: list[Score]) -> dict[str, Any] | N
 
 
 def environment(stream: Stream) -> dict[str, str | int]:
-    """What results depend on beside the settings: versions, threads, machine, data."""
+    """What results depend on beside the settings: versions, threads, processes, machine, data."""
     return {
         "remembering": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "threads": torch.get_num_threads(),
+        **current().about(),
         "data_sha256": _data_hash(stream),
         "machine": platform.machine(),
     }

@@ -26,6 +26,12 @@ def permutation(size: int, seed: int, *purpose: str | int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(_key(seed, purpose)).permutation(size))
 
 
+def uniform(size: int, seed: int, *purpose: str | int) -> list[float]:
+    """Numbers from 0 to 1, fixed by the seed and by what they are for."""
+    numbers: list[float] = np.random.default_rng(_key(seed, purpose)).random(size).tolist()
+    return numbers
+
+
 def _key(seed: int, purpose: tuple[str | int, ...]) -> list[int]:
     if seed < 0:
         raise RememberingError(f"the seed is {seed}; give a whole number that is not negative")

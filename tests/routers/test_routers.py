@@ -122,6 +122,17 @@ def test_whoever_knows_classes_scores_a_task_by_its_classes(router: Router) -> N
     torch.testing.assert_close(-router.score(features(0)), logits.logsumexp(2))
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rows", [1, 7, 59])
+def test_fitting_a_few_rows_at_a_time_is_fitting_all_at_once(
+    case: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_router(CASES[case])
+    whole = made.fit(features(0), targets(), rng())
+    monkeypatch.setattr("remembering.rows.CHUNK_BYTES", rows * 8 * 17)
+    torch.testing.assert_close(made.fit(features(0), targets(), rng()), whole)
+
+
 @pytest.mark.parametrize("kind", ROUTERS)
 @pytest.mark.parametrize(
     ("tokens", "width"), [("mean", 2 * 5), ("flat", 2 * 5 * 8), ("pooled", 2 * 2 * 8)]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from remembering.config import RouterSettings
 from remembering.encoding import encode_task
+from remembering.engine import Engine, current
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
 from remembering.model import RememberingTransformer, choose
@@ -133,6 +134,7 @@ class Evaluator:
         progress: Progress = SILENT,
     ) -> Score:
         """Standing on the test images of all tasks learned so far."""
+        engine = current()
         tests = [data.test for data in stream[: len(model.tasks)]]
         self._answers = {
             key: value for key, value in self._answers.items() if key[0] in model.adapters
@@ -146,29 +148,35 @@ class Evaluator:
         total = sum(len(tests[j]) for _, j in missing)
         with progress.track("evaluating", total) as step:
             for adapter, j in missing:
-                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter)
+                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter, engine)
                 step(len(tests[j]))
         for data in stream[len(self._features) :]:
-            self._features.append(model.router_features(data.test.images))
+            self._features.append(model.router_features(data.test.images, engine=engine))
         if self._compared:
-            self._fit_compared(self._compared, model, stream[: len(tests)])
+            self._fit_compared(self._compared, model, stream[: len(tests)], engine)
         scores = [self._score_task(model, j, test) for j, test in enumerate(tests)]
         return Score(scores, *self._novelty(model, len(tests)))
 
     def _fit_compared(
-        self, router: Router, model: RememberingTransformer, stream: tuple[TaskData, ...]
+        self,
+        router: Router,
+        model: RememberingTransformer,
+        stream: tuple[TaskData, ...],
+        engine: Engine,
     ) -> None:
         """It sees the frozen backbone; like the model's own, it learns each task once."""
         for j, data in enumerate(stream):
             if j < len(self._compared_features):
                 continue
-            seen = [
-                encode_task(model.backbone, router, None, 0, task.images).features
+            train, test = (
+                encode_task(
+                    model.backbone, router, None, 0, task.images, keep=False, engine=engine
+                ).features
                 for task in (data.train, data.test)
-            ]
+            )
             rng = generator(model.settings.seed, "router")
-            router.add(j, router.fit(seen[0], data.train.targets, rng))
-            self._compared_features.append(seen[1])
+            router.add(j, router.fit(train, data.train.targets, rng, engine))
+            self._compared_features.append(engine.joined(test))
 
     def _score_task(self, model: RememberingTransformer, j: int, test: Task) -> TaskScore:
         features, images = self._features[j], torch.arange(len(test))

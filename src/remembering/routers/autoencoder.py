@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.engine import ALONE, Engine
 from remembering.routers.base import Expert, ReconstructionRouter, linear_errors
 
 
@@ -27,7 +28,15 @@ class AutoencoderRouter(ReconstructionRouter):
     torch.Size([3, 1])
     """
 
-    def fit_expert(self, features: Tensor, rng: torch.Generator) -> Expert:
+    def fit(
+        self, features: Tensor, targets: Tensor, rng: torch.Generator, engine: Engine = ALONE
+    ) -> Expert:
+        """As ever, on the features of all processes: its many small steps are soon done."""
+        return super().fit(engine.joined(features), targets, rng)
+
+    def fit_expert(
+        self, features: Tensor, rows: Tensor, rng: torch.Generator, engine: Engine
+    ) -> Expert:
         settings = self.settings
         expert = {
             key: value.to(features.device).requires_grad_()
@@ -37,9 +46,9 @@ class AutoencoderRouter(ReconstructionRouter):
             expert.values(), lr=settings.lr, betas=(0.9, 0.999), weight_decay=0.01
         )
         for _ in range(settings.epochs):
-            order = torch.randperm(len(features), generator=rng).to(features.device)
-            for rows in order.split(settings.batch_size):
-                x = features[rows]
+            order = rows[torch.randperm(len(rows), generator=rng).to(rows.device)]
+            for batch in order.split(settings.batch_size):
+                x = features[batch]
                 loss = F.mse_loss(self._reconstruct(x, expert), x)
                 optimizer.zero_grad()
                 loss.backward()

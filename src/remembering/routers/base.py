@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.config import RouterSettings
+from remembering.engine import ALONE, Engine
 from remembering.errors import RememberingError
+from remembering.rows import chunk_rows
 
 Expert = dict[str, Tensor]
 
@@ -37,8 +39,13 @@ class Router(ABC):
         """What all experts have in common; changes with every task that is added."""
 
     @abstractmethod
-    def fit(self, features: Tensor, targets: Tensor, rng: torch.Generator) -> Expert:
-        """Fit an expert to the features (n, dim) and targets (n,) of one task; not added yet."""
+    def fit(
+        self, features: Tensor, targets: Tensor, rng: torch.Generator, engine: Engine = ALONE
+    ) -> Expert:
+        """Fit an expert to the features (n, dim) and targets (n,) of one task; not added yet.
+
+        Each process of an `engine` gives its own rows of the features, and the targets of all.
+        """
 
     @abstractmethod
     def score(self, features: Tensor) -> Tensor:
@@ -111,8 +118,14 @@ class ReconstructionRouter(Router):
         self._stacked: Expert | None = None
 
     @abstractmethod
-    def fit_expert(self, features: Tensor, rng: torch.Generator) -> Expert:
-        """Fit an expert to the features (n, dim) of one task; labels do not matter."""
+    def fit_expert(
+        self, features: Tensor, rows: Tensor, rng: torch.Generator, engine: Engine
+    ) -> Expert:
+        """Fit an expert to some rows of the features (n, dim) of one task; labels do not matter.
+
+        There may be more features than memory: take a few rows at a time. Other processes of the
+        `engine` may have other features: sum over all.
+        """
 
     @abstractmethod
     def errors(self, features: Tensor, experts: Expert) -> Tensor:
@@ -122,13 +135,18 @@ class ReconstructionRouter(Router):
         """σ(V), in (0, 1)."""
         return super().features(states).sigmoid()
 
-    def fit(self, features: Tensor, targets: Tensor, rng: torch.Generator) -> Expert:
+    def fit(
+        self, features: Tensor, targets: Tensor, rng: torch.Generator, engine: Engine = ALONE
+    ) -> Expert:
         """Fit to everything; what is strange is measured on every fifth image, held out once."""
-        held_out = torch.arange(len(features), device=features.device) % HELD_OUT == 0
-        trial = self.fit_expert(features[~held_out], _copy(rng))
+        rows = torch.arange(len(features), device=features.device)
+        held_out = (engine.start(len(features)) + rows) % HELD_OUT == 0
+        trial = self.fit_expert(features, rows[~held_out], _copy(rng), engine)
         alone = {key: value[None] for key, value in trial.items()}
-        usual = self.errors(features[held_out], alone)[:, 0].sort().values
-        return {**self.fit_expert(features, rng), "usual": usual}
+        chunks = rows[held_out].split(chunk_rows(features.shape[1]))
+        own = torch.cat([self.errors(features[chunk], alone)[:, 0] for chunk in chunks])
+        usual = engine.joined(own).sort().values
+        return {**self.fit_expert(features, rows, rng, engine), "usual": usual}
 
     def score(self, features: Tensor) -> Tensor:
         return self.errors(features, self._experts())

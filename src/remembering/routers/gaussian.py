@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.engine import ALONE, Engine
 from remembering.errors import RememberingError
 from remembering.routers.base import Expert, Router, conformal
+from remembering.rows import chunk_rows
 
 USUAL_PER_TASK = 64
 """Feature vectors kept of each task: what usual images look like, for novelty."""
@@ -42,7 +45,9 @@ class GaussianRouter(Router):
     knows_classes = True
     _fitted: _Fitted | None = None
 
-    def fit(self, features: Tensor, targets: Tensor, rng: torch.Generator) -> Expert:
+    def fit(
+        self, features: Tensor, targets: Tensor, rng: torch.Generator, engine: Engine = ALONE
+    ) -> Expert:
         dim = features.shape[1]
         if dim > MAX_DIM:
             raise RememberingError(
@@ -50,18 +55,19 @@ class GaussianRouter(Router):
                 'router.tokens = "pooled"'
             )
         targets = targets.to(features.device)
-        classes = int(targets.max()) + 1
-        x = features.double()
-        counts = torch.bincount(targets, minlength=classes).double()
-        sums = x.new_zeros(classes, dim).index_add_(0, targets, x)
-        residual = x - (sums / counts[:, None])[targets]
-        order = torch.randperm(len(x), generator=rng)[:USUAL_PER_TASK].sort().values
+        start = engine.start(len(features))
+        own = targets[start : start + len(features)]
+        parts = _class_sums(features, own, int(targets.max()) + 1)
+        counts, sums = (engine.total(part) for part in parts)
+        scatter = engine.total(_scatter(features, own, sums / counts[:, None]))
+        order = torch.randperm(len(targets), generator=rng)[:USUAL_PER_TASK].sort().values
         order = order.to(features.device)
+        here = order[(order >= start) & (order < start + len(features))] - start
         return {
             "counts": counts,
             "sums": sums,
-            "scatter": residual.mT @ residual,
-            "usual": features[order].half(),
+            "scatter": scatter,
+            "usual": engine.joined(features[here].half()),
             "usual_class": targets[order],
         }
 
@@ -80,16 +86,16 @@ class GaussianRouter(Router):
 
     def refine(self, task: int, features: Tensor, targets: Tensor) -> None:
         """Add to the sums, as if the images had been there from the first."""
-        x, expert = features.double(), self.experts[task]
-        targets = targets.to(x.device)
-        counts = torch.bincount(targets, minlength=len(expert["counts"])).double()
-        sums = torch.zeros_like(expert["sums"]).index_add_(0, targets, x)
+        expert, targets = self.experts[task], targets.to(features.device)
+        counts, sums = _class_sums(features, targets, len(expert["counts"]))
         before, after = expert["counts"], expert["counts"] + counts
-        residual = x - (sums / counts.clamp_min(1)[:, None])[targets]
+        means = sums / counts.clamp_min(1)[:, None]
         # Two parts of a class also scatter about their common mean (Chan et al., 1979).
-        apart = sums / counts.clamp_min(1)[:, None] - expert["sums"] / before[:, None]
-        apart = apart * (before * counts / after).sqrt()[:, None]
-        scatter = self.shared["scatter"] + residual.mT @ residual + apart.mT @ apart
+        apart = (means - expert["sums"] / before[:, None]) * (before * counts / after).sqrt()[
+            :, None
+        ]
+        within = _scatter(features, targets, means)
+        scatter = self.shared["scatter"] + within + apart.mT @ apart
         self.shared |= {"scatter": scatter, "count": self.shared["count"] + counts.sum()}
         self.experts[task] = {**expert, "counts": after, "sums": expert["sums"] + sums}
         self.changed()
@@ -248,6 +254,30 @@ class _Shape:
         rows = torch.arange(len(x), device=x.device)
         distances[rows, own] = grown * (leverage + scale * leverage.square())
         return distances
+
+
+def _class_sums(features: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """How many images each class has (classes,), and the sum of their features (classes, dim)."""
+    counts = torch.bincount(targets, minlength=classes).double()
+    sums = counts.new_zeros(classes, features.shape[1])
+    for x, y in _chunks(features, targets):
+        sums.index_add_(0, y, x.double())
+    return counts, sums
+
+
+def _scatter(features: Tensor, targets: Tensor, means: Tensor) -> Tensor:
+    """Σ (x − μ)(x − μ)ᵀ over all images, with μ the mean of an image's class: (dim, dim)."""
+    scatter = means.new_zeros(means.shape[1], means.shape[1])
+    for x, y in _chunks(features, targets):
+        residual = x.double() - means[y]
+        scatter.addmm_(residual.mT, residual)
+    return scatter
+
+
+def _chunks(features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """A few at a time: all in float64 could be more than there is memory."""
+    size = chunk_rows(features.shape[1])
+    return zip(features.split(size), targets.split(size), strict=True)
 
 
 def _squared(x: Tensor, y: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from remembering.errors import RememberingError
 from remembering.images import DatasetImages, ImageSequence, as_images, class_folders
+from remembering.tasks.streaming import on_disk
 
 if TYPE_CHECKING:
     import datasets
@@ -85,18 +86,34 @@ class Task:
     @classmethod
     def from_dataset(
         cls,
-        dataset: datasets.Dataset,
+        dataset: datasets.Dataset | datasets.IterableDataset,
         name: str,
         image: str | None = None,
         label: str | None = None,
     ) -> Task:
-        """A `datasets.Dataset`; its image and label columns are found by type if not named."""
+        """A `datasets.Dataset`; its image and label columns are found by type if not named.
+
+        A streaming one is written to disk first (see `tasks.streaming`).
+        """
+        import datasets
+
+        if isinstance(dataset, datasets.IterableDataset):
+            known = dataset.features is not None
+            columns = list(dataset_columns(dataset, image, label)) if known else []
+            dataset = on_disk(dataset, columns, name)
+        if not isinstance(dataset, datasets.Dataset):
+            raise RememberingError(
+                f"task '{name}' was given a {type(dataset).__name__}; give one dataset, such as "
+                "its 'train' part"
+            )
         image, label = dataset_columns(dataset, image, label)
         return cls(name, DatasetImages(dataset, image), dataset_labels(dataset, label))
 
 
 def dataset_columns(
-    dataset: datasets.Dataset, image: str | None = None, label: str | None = None
+    dataset: datasets.Dataset | datasets.IterableDataset,
+    image: str | None = None,
+    label: str | None = None,
 ) -> tuple[str, str]:
     """Which columns of a dataset hold the images and the labels."""
     features = dataset.features

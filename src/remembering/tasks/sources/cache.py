@@ -13,13 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from remembering.errors import RememberingError
+from remembering.files import cache_dir
 from remembering.tasks.sources.base import LabelledImages, Reader, Splits, reason
 from remembering.tasks.task import Label
-
-
-def cache_dir() -> Path:
-    """`$REMEMBERING_CACHE`, or `~/.cache/remembering`."""
-    return Path(os.environ.get("REMEMBERING_CACHE") or Path.home() / ".cache" / "remembering")
 
 
 def read(name: str) -> Splits | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from remembering.errors import RememberingError
+from remembering.files import cache_dir
 from remembering.tasks.sources import cache, hub, npm
 from remembering.tasks.sources.base import Reader, Source, Splits
 from remembering.tasks.sources.decode import decode_dataset
@@ -97,7 +98,7 @@ class Published:
             except RememberingError as error:
                 problems.append(str(error))
         raise RememberingError(
-            f"{self.name} is not in the cache {cache.cache_dir()} and could not be fetched: "
+            f"{self.name} is not in the cache {cache_dir()} and could not be fetched: "
             f"{'; '.join(problems)}. Get it elsewhere ({self.elsewhere}) and give its folder with "
             f"--data DIR; "
             f"{self._layouts()}"

@@ -23,8 +23,9 @@ from test_model import FAST, learned
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
 from remembering.images import read_image
+from remembering.manifest import read_manifest
 from remembering.model import RememberingTransformer
-from remembering.store import read_manifest, verify
+from remembering.store import verify
 
 SPAWN = multiprocessing.get_context("spawn")
 

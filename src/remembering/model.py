@@ -20,6 +20,7 @@ from remembering.encoding import Prefix, batches, encode
 from remembering.errors import RememberingError
 from remembering.evaluation.footprint import Footprint
 from remembering.heads import Head, Heads
+from remembering.heap import give_back
 from remembering.images import ImageSequence, as_images
 from remembering.learner import Learned, learn
 from remembering.memory import Memory
@@ -181,7 +182,9 @@ class RememberingTransformer:
                 f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the model "
                 f"knows {type(known[0]).__name__} labels; use one kind"
             )
-        return self._take_over(task, learn(self, task, progress, checkpoint))
+        record = self._take_over(task, learn(self, task, progress, checkpoint))
+        give_back()
+        return record
 
     def _take_over(self, task: Task, learned: Learned) -> TaskRecord:
         number = self.next_number

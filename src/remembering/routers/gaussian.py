@@ -18,8 +18,8 @@ USUAL_PER_TASK = 64
 """Feature vectors kept of each task: what usual images look like, for novelty."""
 USUAL_AT_MOST = 4096
 """Of all tasks' together, so many are compared with."""
-REFITS = 64
-"""The temperature is fitted anew when the tasks have grown by one in so many, or by one."""
+REFIT_EACH = 64
+"""Up to so many tasks, the temperature is fitted anew at each; then at every sixteenth more."""
 TEMPERATURES = [2 ** (i / 4) for i in range(29)]
 MAX_DIM = 16384  # the covariance and its factor are (dim, dim) in float64
 
@@ -78,10 +78,10 @@ class GaussianRouter(Router):
             count = self.shared["count"] + count
         self.shared = {**self.shared, "scatter": scatter, "count": count}
         super().add(task, kept)
-        # Its cost grows with the tasks: so that learning one costs the same however many there
-        # are, it is not done for each.
+        # The temperature takes a comparison of all tasks. That a task costs the same however many
+        # there are, this is not done for each of many.
         tasks = len(self.experts)
-        if tasks % max(1, tasks // REFITS) == 0:
+        if tasks <= REFIT_EACH or tasks % (tasks // 16) == 0:
             # Stored, so that removing a task changes no other's answers.
             fitted = self._fit()
             fitted.temperature = fitted.best_temperature()

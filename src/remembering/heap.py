@@ -1,0 +1,17 @@
+"""Memory that was freed goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+def give_back() -> None:
+    """Let glibc return its free pages.
+
+    Each task needs matrices of some ten megabytes for a moment, and keeps some ten kilobytes that
+    then lie between them. Left alone, the holes are rarely used again: on 1,920 features a process
+    grows by 22 MB with every task, of which it uses 0.2.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent outside glibc
+    if trim is not None:
+        trim(0)

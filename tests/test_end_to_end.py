@@ -11,9 +11,9 @@ import pytest
 
 from remembering.cli import main
 from remembering.demo import demo
+from remembering.manifest import read_manifest
 from remembering.model import RememberingTransformer
 from remembering.progress import SILENT
-from remembering.store import read_manifest
 
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "src/remembering/report/results.schema.json").read_text()

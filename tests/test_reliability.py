@@ -23,8 +23,9 @@ from test_model import FAST, learned
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
 from remembering.images import read_image
+from remembering.manifest import read_manifest
 from remembering.model import RememberingTransformer
-from remembering.store import read_manifest, verify
+from remembering.store import verify
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -219,28 +220,40 @@ def resident() -> int:
 
 
 @pytest.mark.slow
-def test_two_hundred_tasks(backbone: Backbone, tmp_path: Path) -> None:
-    """Capacity 10: memory and open files stay flat, every state loads, the first tasks are kept."""
-    model = learned(backbone, 0, capacity=10, memory=4, epochs=1)
-    memory, descriptors, first = [], [], []
+@pytest.mark.parametrize("capacity", [10, None])
+def test_two_hundred_tasks(capacity: int | None, backbone: Backbone, tmp_path: Path) -> None:
+    """Memory and open files stay flat, every state loads, and no adapter ever changes.
+
+    Without a capacity the first task is answered at the end with the bits of the first day. With
+    one, that is so of adapters until they are absorbed. Of accuracy after that nothing is
+    promised here: one step a task with rank 1 on a random backbone is too little to distil from,
+    and after 40 tasks the first is forgotten.
+    """
+    model = learned(backbone, 0, capacity=capacity, memory=4, epochs=1)
+    memory, descriptors = [], []
     probe = make_task(0, ("a0", "b0"))
+    said: dict[int, torch.Tensor] = {}
     for number in range(200):
         model.learn(make_task(number, (f"a{number}", f"b{number}"), per_class=3))
+        said[number] = model.adapter_logits(probe.images, number)
         model.save(tmp_path)
         if number % 10 == 9:
             model = RememberingTransformer.load(tmp_path, backbone.name)
             memory.append(resident())
             descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
-            adapter = torch.full((len(probe),), model.tasks[0].adapter)
-            said = model.answer(probe.images, adapter).argmax(1).tolist()
-            right = [model.classes[i] == a for i, a in zip(said, probe.labels, strict=True)]
-            first.append(sum(right) / len(right))
         else:
             assert len(read_manifest(tmp_path).tasks) == number + 1
-    assert len(model.adapters) == 10
     assert len(model.tasks) == len(model.router.experts) == 200
     assert max(descriptors) - min(descriptors) <= 2
     assert memory[-1] - memory[4] < 64 * 1024**2
-    # One adapter of rank 1 on a random backbone serves twenty tasks by now: the first task is to
-    # be answered better than by chance among its classes at least while few were absorbed.
-    assert first[0] >= 0.5, first
+    assert list(model.adapters) == sorted({record.adapter for record in model.tasks})
+    assert len(model.adapters) == (capacity or 200)
+    for record in model.tasks:
+        assert set(record.classes) <= set(model.heads[record.adapter].classes)
+    for number in model.adapters:
+        assert torch.equal(model.adapter_logits(probe.images, number), said[number])
+    if capacity is None:
+        own = torch.zeros(len(probe), dtype=torch.long)
+        labels = [model.classes[i] for i in model.answer(probe.images, own).argmax(1).tolist()]
+        right = [a == b for a, b in zip(labels, probe.labels, strict=True)]
+        assert sum(right) / len(right) > 0.5

@@ -15,6 +15,7 @@ from test_model import FAST, learned, tensors
 from remembering import store
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
+from remembering.manifest import read_manifest
 from remembering.model import RememberingTransformer
 
 
@@ -150,7 +151,7 @@ def test_a_folder_called_bundled_changes_nothing(
     model = RememberingTransformer.from_backbone("bundled", **FAST)
     model.learn(make_task(0))
     model.save("model")
-    assert store.read_manifest(Path("model")).backbone.name == "bundled"
+    assert read_manifest(Path("model")).backbone.name == "bundled"
     RememberingTransformer.load("model")
 
 

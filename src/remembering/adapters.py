@@ -6,16 +6,18 @@ B is (dim, rank) and zero, so that a new adapter changes nothing yet. Files are 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from remembering.backbone import Backbone
@@ -174,8 +176,15 @@ class MixedAdapters:
         return out.baddbmm_(down, up)
 
 
+Source = Callable[[], Adapter]
+"""Reads an adapter that is stored."""
+
+
 class AdapterBank(Mapping[int, Adapter]):
     """Adapters by number. A number is never given twice, so old files stay what they were.
+
+    One that is stored is read when it is first asked for. With a limit of `memory` bytes, those
+    that were not used for longest make room, if they are stored; they are read again when needed.
 
     >>> backbone = Backbone.load("bundled")
     >>> bank = AdapterBank()
@@ -187,50 +196,109 @@ class AdapterBank(Mapping[int, Adapter]):
     torch.Size([2, 17, 96])
     """
 
-    def __init__(self) -> None:
-        self._adapters: dict[int, Adapter] = {}
-        self._stacked: tuple[Tensor, Tensor, Tensor] | None = None
+    def __init__(self, memory: int | None = None) -> None:
+        if memory is not None and memory < 0:
+            raise RememberingError(f"{memory} bytes of adapters cannot be kept; give 0 or more")
+        self._memory = memory
+        self._sources: dict[int, Source | None] = {}
+        self._loaded: dict[int, Adapter] = {}
+        """From the one that was not used for longest to the one used last."""
+        self._shape: tuple[torch.Size, int] | None = None
+        self._lock = threading.RLock()  # whoever only predicts may do so from several threads
 
     def __getitem__(self, number: int) -> Adapter:
-        return self._adapters[number]
+        with self._lock:
+            adapter = self._loaded.pop(number, None)
+            if adapter is None:
+                source = self._sources[number]
+                if source is None:
+                    raise KeyError(number)
+                adapter = source()
+                self._check_shape(number, adapter)
+            self._loaded[number] = adapter
+            self._make_room()
+            return adapter
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._adapters)
+        return iter(self._sources)
 
     def __len__(self) -> int:
-        return len(self._adapters)
+        return len(self._sources)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._sources
 
     def __setitem__(self, number: int, adapter: Adapter) -> None:
         """Add or replace an adapter; all of a bank have one shape."""
-        for other in self._adapters.values():
-            if (other.a.shape, other.first_layer) != (adapter.a.shape, adapter.first_layer):
-                raise RememberingError(
-                    f"adapter {number} of shape {tuple(adapter.a.shape)} does not fit a bank of "
-                    f"{tuple(other.a.shape)}; use the same rank and layers"
-                )
-        self._adapters[number] = adapter
-        self._stacked = None
+        with self._lock:
+            self._check_shape(number, adapter)
+            self._sources[number] = None
+            self._loaded.pop(number, None)
+            self._loaded[number] = adapter
+            self._make_room()
 
     def __delitem__(self, number: int) -> None:
-        del self._adapters[number]
-        self._stacked = None
+        with self._lock:
+            del self._sources[number]
+            self._loaded.pop(number, None)
+            if not self._sources:
+                self._shape = None
+
+    def stored(self, number: int, source: Source) -> None:
+        """From now on adapter `number`, new or known, can be read from `source`."""
+        with self._lock:
+            self._sources[number] = source
+            self._make_room()
+
+    def source(self, number: int) -> Source | None:
+        """Where adapter `number` can be read, if it is stored."""
+        return self._sources[number]
+
+    @property
+    def limited(self) -> bool:
+        """Whether adapters make room for others."""
+        return self._memory is not None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the adapters that are in it."""
+        return sum(adapter.a.nbytes + adapter.b.nbytes for adapter in self._loaded.values())
+
+    @property
+    def parameters(self) -> int:
+        """Of all adapters; each has as many."""
+        return len(self) * self[next(iter(self))].parameters if self else 0
 
     def mixed(self, numbers: Tensor) -> ActiveAdapters:
         """For a forward in which sample i uses adapter `numbers[i]`."""
-        first = int(numbers[0])
-        if bool((numbers == first).all()):
-            return self[first].active()
-        if self._stacked is None:
-            adapters = list(self._adapters.values())
-            self._stacked = (
-                torch.tensor(list(self._adapters)),
-                torch.stack([adapter.a for adapter in adapters]),
-                torch.stack([adapter.b for adapter in adapters]),
+        used = numbers.tolist()
+        adapters = {number: self[number] for number in dict.fromkeys(used)}
+        first = adapters[used[0]]
+        if len(adapters) == 1:
+            return first.active()
+        a = torch.stack([adapters[number].a for number in used])
+        b = torch.stack([adapters[number].b for number in used])
+        return MixedAdapters(a, b, first.first_layer)
+
+    def _check_shape(self, number: int, adapter: Adapter) -> None:
+        shape = (adapter.a.shape, adapter.first_layer)
+        if self._shape is None or list(self._sources) == [number]:
+            self._shape = shape
+        elif shape != self._shape:
+            raise RememberingError(
+                f"adapter {number} of shape {tuple(adapter.a.shape)} does not fit a bank of "
+                f"{tuple(self._shape[0])}; use the same rank and layers"
             )
-        keys, a, b = self._stacked
-        order = keys.argsort()
-        rows = order[torch.searchsorted(keys, numbers.cpu(), sorter=order)].to(a.device)
-        return MixedAdapters(a[rows], b[rows], self[first].first_layer)
+
+    def _make_room(self) -> None:
+        """Drop stored adapters, the one not used for longest first, down to the limit."""
+        if self._memory is None or not self._loaded:
+            return
+        one = next(iter(self._loaded.values()))  # all have one size
+        excess = len(self._loaded) - self._memory // (one.a.nbytes + one.b.nbytes)
+        stored = (number for number in self._loaded if self._sources[number] is not None)
+        for number in list(itertools.islice(stored, max(excess, 0))):
+            del self._loaded[number]
 
 
 def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
@@ -264,12 +332,21 @@ def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
 def from_peft(folder: Path, backbone: Backbone) -> Adapter:
     """Read a LoRA adapter in PEFT's format, ours or anyone's with Q, K, V and O adapted."""
     try:
-        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text())
-        weights = load_file(folder / WEIGHTS_FILE)
+        files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
     except FileNotFoundError as error:
         raise RememberingError(
             f"{folder} is no PEFT adapter: {error.filename} is missing"
         ) from error
+    except OSError as error:
+        raise RememberingError(f"{folder} cannot be read ({error.strerror})") from error
+    return unpack_peft(files, folder, backbone)
+
+
+def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) -> Adapter:
+    """The adapter in PEFT's two files, which come from `folder`."""
+    try:
+        config: dict[str, Any] = json.loads(files[CONFIG_FILE])
+        weights = load(files[WEIGHTS_FILE])
     except Exception as error:  # safetensors and json each raise their own
         raise RememberingError(f"the adapter in {folder} is damaged ({error})") from error
     try:
@@ -299,8 +376,7 @@ def from_peft(folder: Path, backbone: Backbone) -> Adapter:
             f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
             f"{layers}, but all from one on to the last are needed"
         )
-    shape = (len(layers), PROJECTIONS, rank, backbone.dim)
-    a, b = torch.empty(shape), torch.empty(*shape[:2], backbone.dim, rank)
+    shape = (len(layers), PROJECTIONS)
     keys = _peft_keys(backbone, first)
     others = set(weights) - {f"{key}.lora_{part}.weight" for key in keys for part in "AB"}
     if others:
@@ -309,19 +385,24 @@ def from_peft(folder: Path, backbone: Backbone) -> Adapter:
             f"{min(others)}; only Q, K, V and O can be"
         )
     try:
-        for key, (layer, p) in keys.items():
-            a[layer, p].copy_(_exactly(weights[f"{key}.lora_A.weight"], a[layer, p]))
-            b[layer, p].copy_(_exactly(weights[f"{key}.lora_B.weight"], b[layer, p]) * scale)
+        a = [_exactly(weights[f"{key}.lora_A.weight"], rank, backbone.dim) for key in keys]
+        b = [_exactly(weights[f"{key}.lora_B.weight"], backbone.dim, rank) for key in keys]
     except (KeyError, ValueError) as error:
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': {error}"
         ) from error
-    return Adapter(a.to(backbone.device), b.to(backbone.device), first)
+    # Copies in torch's own memory: how a product is rounded depends on where tensors lie.
+    stacked_a, stacked_b = torch.stack(a).float(), torch.stack(b).float() * scale
+    return Adapter(
+        stacked_a.unflatten(0, shape).to(backbone.device),
+        stacked_b.unflatten(0, shape).to(backbone.device),
+        first,
+    )
 
 
-def _exactly(tensor: Tensor, like: Tensor) -> Tensor:
-    if tensor.shape != like.shape:
-        raise ValueError(f"shape {tuple(tensor.shape)} where {tuple(like.shape)} is needed")
+def _exactly(tensor: Tensor, *shape: int) -> Tensor:
+    if tensor.shape != shape:
+        raise ValueError(f"shape {tuple(tensor.shape)} where {shape} is needed")
     return tensor
 
 

@@ -364,8 +364,9 @@ def _learn(arguments: list[str]) -> int:
 
     from remembering.checkpoint import NAME, Checkpoint
     from remembering.lock import only_writer
+    from remembering.manifest import is_model, read_manifest
     from remembering.model import RememberingTransformer
-    from remembering.store import in_use, is_model, read_manifest
+    from remembering.store import in_use
     from remembering.tasks.task import Task
     from remembering.terminal import TerminalProgress
 
@@ -441,7 +442,8 @@ def _predict(command: Predict) -> int:
 
 def _inspect(command: Inspect) -> int:
     if command.verify:
-        from remembering.store import read_manifest, verify
+        from remembering.manifest import read_manifest
+        from remembering.store import verify
 
         problems = verify(command.model_dir)
         for problem in problems:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from remembering.engine import ALONE, Engine
 from remembering.errors import RememberingError
 from remembering.evaluation.footprint import Footprint
 from remembering.heads import Head, Heads
+from remembering.heap import give_back
 from remembering.images import ImageSequence, as_images
 from remembering.learner import Learned, learn
 from remembering.memory import Memory
@@ -29,6 +30,9 @@ from remembering.progress import SILENT, Progress
 from remembering.routers import Router, make_router
 from remembering.tasks.task import Label, Task
 from remembering.training import logits
+
+if TYPE_CHECKING:
+    from remembering.store import Part
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,9 @@ class RememberingTransformer:
         self.memories: dict[int, Memory] = {}
         self.tasks: list[TaskRecord] = []
         self.next_number = 0
+        self.parts: dict[str, Part] = {}
+        """What is stored already."""
+        self._gate: Tensor | None = None
         self._heads: Heads | None = None
         self._columns: Columns | None = None
         self._observer = Observer(self)
@@ -176,7 +183,9 @@ class RememberingTransformer:
                 f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the model "
                 f"knows {type(known[0]).__name__} labels; use one kind"
             )
-        return self._take_over(task, learn(self, task, progress, checkpoint))
+        record = self._take_over(task, learn(self, task, progress, checkpoint))
+        give_back()
+        return record
 
     def _take_over(self, task: Task, learned: Learned) -> TaskRecord:
         number = self.next_number
@@ -196,7 +205,7 @@ class RememberingTransformer:
         self.eyes = learned.eyes
         self.tasks.append(record)
         self.next_number = number + 1
-        self._heads = self._columns = None
+        self._gate = self._heads = self._columns = None
         return record
 
     def observe(
@@ -241,7 +250,7 @@ class RememberingTransformer:
         if not self.tasks:
             self.eyes = None
             self.router.restore({}, {})
-        self._heads = self._columns = None
+        self._gate = self._heads = self._columns = None
         return Forgotten(record, tuple(shared), len(memory.labels) if memory else 0)
 
     def predict(
@@ -294,7 +303,9 @@ class RememberingTransformer:
 
     def gate(self, tasks: Tensor) -> Tensor:
         """Gate: from positions in `tasks` to the numbers of the adapters that answer for them."""
-        return torch.tensor([record.adapter for record in self.tasks])[tasks]
+        if self._gate is None:
+            self._gate = torch.tensor([record.adapter for record in self.tasks])
+        return self._gate[tasks]
 
     def route(self, images: ImageSequence, progress: Progress = SILENT) -> Tensor:
         """Reconstruction errors (n, tasks) of images under every task's generative model."""
@@ -367,13 +378,14 @@ class RememberingTransformer:
             for head in self.heads.values()
             for label, column in zip(head.classes, head.columns.tolist(), strict=True)
         }
-        free = (column for column in itertools.count() if column not in set(taken.values()))
+        used = set(taken.values())
+        free = (column for column in itertools.count() if column not in used)
         return [taken[label] if label in taken else next(free) for label in classes]
 
     def footprint(self) -> Footprint:
         """What must be kept, counted."""
         return Footprint(
-            adapters=sum(adapter.parameters for adapter in self.adapters.values()),
+            adapters=self.adapters.parameters,
             heads=sum(head.parameters for head in self.heads.values()),
             routers=self.router.parameters + (self.eyes.parameters if self.eyes else 0),
             replay_bytes=sum(memory.bytes for memory in self.memories.values()),
@@ -392,7 +404,11 @@ class RememberingTransformer:
 
     @classmethod
     def load(
-        cls, folder: str | Path, backbone: str | Path | None = None, intact_only: bool = False
+        cls,
+        folder: str | Path,
+        backbone: str | Path | None = None,
+        intact_only: bool = False,
+        adapter_memory: int | None = None,
     ) -> RememberingTransformer:
         """Read a model that was saved, while others may be writing to the folder.
 
@@ -400,10 +416,12 @@ class RememberingTransformer:
             folder: what `save` was given.
             backbone: where the model's backbone is now, if it moved.
             intact_only: leave out the tasks whose files are damaged, instead of refusing.
+            adapter_memory: at most so many bytes of adapters stay in memory between batches; the
+                others are read when they are needed, with the same answers. No limit unless given.
         """
         from remembering.store import load
 
-        return load(Path(folder), backbone, intact_only)
+        return load(Path(folder), backbone, intact_only, adapter_memory)
 
     def _require_tasks(self) -> None:
         if not self.tasks:

@@ -42,10 +42,11 @@ from remembering.evaluation.protocols import ALARM, Evaluator, Score, TaskScore
 from remembering.experiments import Experiment
 from remembering.files import remove_unfinished, write_atomic
 from remembering.lock import only_writer
+from remembering.manifest import is_model
 from remembering.model import RememberingTransformer
 from remembering.progress import SILENT, Progress
 from remembering.report.published import published_for
-from remembering.store import in_use, is_model
+from remembering.store import in_use
 from remembering.tasks.permute import permute
 from remembering.tasks.sequence import sequence
 from remembering.tasks.sources import load

@@ -10,166 +10,246 @@
 What a file holds never changes, and its name says what it holds, so files are never rewritten: a
 save adds what is new, replaces the manifest, and then removes what the manifest no longer names.
 Whatever moment a process dies, the folder is the model before or the model after.
+
+Experts and replay images are memory maps of their files; adapters are read through theirs when they
+are needed. A map outlives the name of its file, so a reader goes on while a writer removes files.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from remembering import typed
-from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, from_peft, to_peft
+from remembering.adapters import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    Adapter,
+    AdapterBank,
+    to_peft,
+    unpack_peft,
+)
 from remembering.backbone import BUNDLED, Backbone
 from remembering.checkpoint import NAME as PROGRESS
-from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.files import UNFINISHED, remove_unfinished, sha256, write_atomic
 from remembering.heads import Head
 from remembering.lock import NAME as LOCK
 from remembering.lock import only_writer
+from remembering.manifest import (
+    MANIFEST,
+    VERSION,
+    AdapterEntry,
+    BackboneReference,
+    Manifest,
+    TaskEntry,
+    is_model,
+    read_manifest,
+)
 from remembering.memory import Memory
 
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
 
-VERSION = 3
-MANIFEST = "manifest.json"
 ROOMS = ("adapters", "heads", "routers", "memory")
 _FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")
 
 
 @dataclass(frozen=True)
-class BackboneReference:
-    """Which backbone a model was learned on."""
+class Part:
+    """A part of a model as files: what never changes is packed and hashed once."""
 
-    name: str
-    image_size: int
-    fingerprint: str
-
-
-@dataclass(frozen=True)
-class TaskEntry:
-    """A task, and the files that hold its parts."""
-
-    number: int
-    name: str
-    classes: tuple[str | int, ...]
-    images: int
-    adapter: int
-    expert: str
-    memory: str | None = None
-
-
-@dataclass(frozen=True)
-class AdapterEntry:
-    """The files of an adapter."""
-
-    folder: str
-    head: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Everything about a model but its tensors."""
-
-    format: Literal["remembering-model"]
-    version: int
-    backbone: BackboneReference
-    settings: Settings
-    next_number: int
-    shared: str | None = None
-    """What all experts have in common."""
-    eyes: str | None = None
-    """The adapter through which the router sees."""
-    tasks: tuple[TaskEntry, ...] = ()
-    adapters: dict[str, AdapterEntry] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of every file, by its path in the folder."""
+    value: object
+    """What was packed; None for adapters, which their number tells apart."""
+    stem: str
+    """The file, or the folder of the files."""
+    digests: dict[str, str]
+    """SHA-256 of each file, by its path in the model folder."""
 
 
 def save(model: RememberingTransformer, folder: Path) -> None:
     """Write `model` into `folder`, which is new, empty, or holds a model already."""
     if folder.exists() and not folder.is_dir():
         raise RememberingError(f"{folder} is a file; give a folder for the model")
-    files, manifest = _pack(model)
-    text = json.dumps(dataclasses.asdict(manifest), indent=1, allow_nan=False)
     with only_writer(folder):
         # Refuses folders with other things in them, and models of another version.
-        before = read_manifest(folder) if is_model(folder) or in_use(folder) else None
-        for name, data in files.items():
-            kept = before and before.files.get(name) == manifest.files[name]
-            if not (kept and (folder / name).is_file()):
-                write_atomic(folder / name, data)
-        write_atomic(folder / MANIFEST, text.encode())
-        _remove_unnamed(folder, set(files))
-        remove_unfinished(folder)
+        before = read_manifest(folder).files if is_model(folder) or in_use(folder) else {}
+        writer = _Writer(model, folder, before)
+        manifest = writer.write()
+        write_atomic(folder / MANIFEST, manifest.text().encode())
+        _remove_unnamed(folder, writer)
+        model.parts = writer.parts
+        for number, entry in manifest.adapters.items():
+            if model.adapters.limited and model.adapters.source(int(number)) is None:
+                source = StoredAdapter(folder, entry.folder, manifest, model.backbone)
+                model.adapters.stored(int(number), source)
 
 
-def _pack(model: RememberingTransformer) -> tuple[dict[str, bytes], Manifest]:
-    """The files of a model by name, and the manifest that names them."""
-    files: dict[str, bytes] = {}
+class _Writer:
+    """Writes those parts of a model that a folder does not have yet."""
 
-    def put(room: str, number: int, parts: dict[str, bytes], suffix: str = "") -> str:
-        """Name a file, or a folder of files, by what is in it."""
-        digest = sha256(b"".join(parts.values()))[:12]
-        stem = f"{room}/{number:04d}-{digest}{suffix}"
-        files.update({f"{stem}/{name}" if name else stem: data for name, data in parts.items()})
-        return stem
+    def __init__(self, model: RememberingTransformer, folder: Path, before: Mapping[str, str]):
+        self.model, self.folder, self.before = model, folder, before
+        self.parts: dict[str, Part] = {}
+        self.written: list[str] = []
 
-    adapters = {}
-    for number, adapter in model.adapters.items():
-        head = model.heads[number]
-        adapters[str(number)] = AdapterEntry(
-            put("adapters", number, to_peft(adapter, model.backbone)),
-            put("heads", number, {"": _pack_head(head)}, ".safetensors"),
-        )
-    tasks = []
-    for record in model.tasks:
-        expert = {key: value.cpu() for key, value in model.router.experts[record.number].items()}
-        memory = model.memories.get(record.number)
-        tasks.append(
+    def write(self) -> Manifest:
+        """The manifest, after everything that it names."""
+        model = self.model
+        adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in model.adapters}
+        tasks = [
             TaskEntry(
                 **vars(record),
-                expert=put("routers", record.number, {"": save_tensors(expert)}, ".safetensors"),
-                memory=put("memory", record.number, {"": _pack_memory(memory)}, ".safetensors")
-                if memory
-                else None,
+                expert=self._expert(record.number),
+                memory=self._memory(record.number),
             )
+            for record in model.tasks
+        ]
+        return Manifest(
+            "remembering-model",
+            VERSION,
+            BackboneReference(
+                _portable_name(model.backbone.name),
+                model.backbone.image_size,
+                model.backbone.fingerprint(),
+            ),
+            model.settings,
+            model.next_number,
+            self._shared(),
+            self._eyes(),
+            tuple(tasks),
+            adapters,
+            {name: digest for part in self.parts.values() for name, digest in part.digests.items()},
         )
-    shared = {key: value.cpu() for key, value in model.router.shared.items()}
-    manifest = Manifest(
-        "remembering-model",
-        VERSION,
-        BackboneReference(
-            _portable_name(model.backbone.name),
-            model.backbone.image_size,
-            model.backbone.fingerprint(),
-        ),
-        model.settings,
-        model.next_number,
-        put("routers", 0, {"": save_tensors(shared)}, "-shared.safetensors") if shared else None,
-        put("adapters", 0, to_peft(model.eyes, model.backbone), "-eyes") if model.eyes else None,
-        tuple(tasks),
-        adapters,
-        {name: sha256(data) for name, data in files.items()},
-    )
-    return files, manifest
+
+    def _adapter(self, number: int) -> str:
+        bank, backbone = self.model.adapters, self.model.backbone
+        source = bank.source(number)
+        if isinstance(source, StoredAdapter):  # its files as they are
+            return self._put(_key("adapters", number), None, source.files)
+        return self._put(_key("adapters", number), None, lambda: to_peft(bank[number], backbone))
+
+    def _head(self, number: int) -> str:
+        head = self.model.heads[number]
+        return self._put(_key("heads", number), head, lambda: {"": _pack_head(head)})
+
+    def _expert(self, number: int) -> str:
+        expert = self.model.router.experts[number]
+        return self._put(_key("routers", number), expert, lambda: {"": _pack_expert(expert)})
+
+    def _memory(self, number: int) -> str | None:
+        memory = self.model.memories.get(number)
+        if memory is None:
+            return None
+        return self._put(_key("memory", number), memory, lambda: {"": _pack_memory(memory)})
+
+    def _shared(self) -> str | None:
+        shared = dict(self.model.router.shared)  # a new one, as what is shared does change
+        if not shared:
+            return None
+        return self._put(_SHARED, shared, lambda: {"": _pack_expert(shared)})
+
+    def _eyes(self) -> str | None:
+        eyes, backbone = self.model.eyes, self.model.backbone
+        if eyes is None:
+            return None
+        return self._put(_EYES, eyes, lambda: to_peft(eyes, backbone))
+
+    def _put(self, key: str, value: object, pack: Callable[[], dict[str, bytes]]) -> str:
+        """Name a part by what is in it, and write it if it is not there."""
+        part, files = self.model.parts.get(key), None
+        if part is None or part.value is not value:
+            files = pack()
+            part = _named(key, value, files)
+        self.parts[key] = part
+        for name, digest in part.digests.items():
+            if self.before.get(name) != digest or not (self.folder / name).is_file():
+                files = pack() if files is None else files
+                write_atomic(self.folder / name, files[name[len(part.stem) + 1 :]])
+                self.written.append(part.stem)
+        return part.stem
+
+
+def _key(room: str, number: int) -> str:
+    """How the name of a part begins and ends, with * for its hash."""
+    return f"{room}/{number:04d}-*" + ("" if room == "adapters" else ".safetensors")
+
+
+_SHARED, _EYES = "routers/0000-*-shared.safetensors", "adapters/0000-*-eyes"
+
+
+def _named(key: str, value: object, files: dict[str, bytes]) -> Part:
+    hashes = {name: sha256(data) for name, data in files.items()}
+    whole = hashes[""] if "" in hashes else sha256(b"".join(files.values()))
+    stem = key.replace("*", whole[:12])
+    return Part(value, stem, {f"{stem}/{n}" if n else stem: h for n, h in hashes.items()})
+
+
+def _remove_unnamed(folder: Path, writer: _Writer) -> None:
+    """Remove what earlier states of this model, and a writer that died, left in its rooms."""
+    named = {part.stem for part in writer.parts.values()}
+    for room in ROOMS:
+        for path in (folder / room).iterdir() if (folder / room).is_dir() else ():
+            if f"{room}/{path.name}" in named:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    for unfinished in {folder, *(folder / stem for stem in writer.written)}:
+        remove_unfinished(unfinished)
+
+
+class StoredAdapter:
+    """Reads an adapter through a map of its file, and checks each time that it is what was saved.
+
+    What is read is a copy in torch's own memory: how a product is rounded depends on where tensors
+    lie, and a stored adapter must answer with the same bits as before.
+    """
+
+    def __init__(self, folder: Path, stem: str, manifest: Manifest, backbone: Backbone):
+        self._folder, self._backbone = folder / stem, backbone
+        self._config = _checked(folder, f"{stem}/{CONFIG_FILE}", manifest)
+        size = len(_checked(folder, f"{stem}/{WEIGHTS_FILE}", manifest))
+        self._digest = manifest.files[f"{stem}/{WEIGHTS_FILE}"]
+        try:
+            self._weights = torch.from_file(
+                str(self._folder / WEIGHTS_FILE), size=size, dtype=torch.uint8
+            )
+        except RuntimeError as error:  # removed, or empty
+            raise RememberingError(f"{self._folder} cannot be used: {error}") from error
+
+    def __call__(self) -> Adapter:
+        return unpack_peft(self.files(), self._folder, self._backbone)
+
+    def files(self) -> dict[str, bytes]:
+        """The two files of the adapter."""
+        path = self._folder / WEIGHTS_FILE
+        # Reading a map past the end of its file would end the process.
+        whole = not path.exists() or path.stat().st_size == len(self._weights)
+        data = self._weights.numpy().tobytes() if whole else b""
+        if sha256(data) != self._digest:
+            raise RememberingError(
+                f"{path} has changed since the model was loaded (its SHA-256 differs); restore it "
+                "from a copy and load the model again"
+            )
+        return {CONFIG_FILE: self._config, WEIGHTS_FILE: data}
 
 
 def load(
-    folder: Path, backbone: str | Path | None = None, intact_only: bool = False
+    folder: Path,
+    backbone: str | Path | None = None,
+    intact_only: bool = False,
+    adapter_memory: int | None = None,
 ) -> RememberingTransformer:
     """Read the model in `folder`, checking every file against the manifest.
 
@@ -183,7 +263,7 @@ def load(
         else:
             whole = manifest = read_manifest(folder)
         try:
-            return _assemble(folder, whole, backbone)
+            return _assemble(folder, whole, backbone, adapter_memory)
         except RememberingError:
             if read_manifest(folder) == manifest:
                 raise
@@ -217,7 +297,7 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
         )
 
     if not whole(manifest.eyes, manifest.shared):  # every task needs these
-        return dataclasses.replace(manifest, tasks=(), adapters={}, eyes=None, shared=None)
+        return replace(manifest, tasks=(), adapters={}, eyes=None, shared=None)
     adapters = {n: e for n, e in manifest.adapters.items() if whole(e.folder, e.head)}
     tasks = tuple(
         task
@@ -226,11 +306,11 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
     )
     served = {str(task.adapter) for task in tasks}
     adapters = {number: entry for number, entry in adapters.items() if number in served}
-    return dataclasses.replace(manifest, tasks=tasks, adapters=adapters)
+    return replace(manifest, tasks=tasks, adapters=adapters)
 
 
 def _assemble(
-    folder: Path, manifest: Manifest, backbone: str | Path | None
+    folder: Path, manifest: Manifest, backbone: str | Path | None, adapter_memory: int | None
 ) -> RememberingTransformer:
     from remembering.model import RememberingTransformer, TaskRecord
 
@@ -243,28 +323,40 @@ def _assemble(
             f"those of '{reference.name}'"
         )
     model = RememberingTransformer(loaded, manifest.settings)
-    for number, entry in manifest.adapters.items():
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            _checked(folder, f"{entry.folder}/{name}", manifest)
-        model.adapters[int(number)] = from_peft(folder / entry.folder, loaded)
-        model.heads[int(number)] = _unpack(
-            folder, entry.head, manifest, lambda t, m: _unpack_head(t, m, loaded)
-        )
+    model.adapters = AdapterBank(adapter_memory)
+
+    def known(key: str, value: object, stem: str, names: tuple[str, ...] = ()) -> None:
+        paths = [f"{stem}/{name}" for name in names] or [stem]
+        model.parts[key] = Part(value, stem, {path: manifest.files[path] for path in paths})
+
+    def unpack(stem: str, build: Build) -> Any:
+        return _unpack(folder, stem, manifest, build)
+
+    for n, entry in manifest.adapters.items():
+        number = int(n)
+        model.adapters.stored(number, StoredAdapter(folder, entry.folder, manifest, loaded))
+        head = unpack(entry.head, lambda t, m: _unpack_head(t, m, loaded))
+        model.heads[number] = head
+        known(_key("adapters", number), None, entry.folder, (CONFIG_FILE, WEIGHTS_FILE))
+        known(_key("heads", number), head, entry.head)
     if manifest.eyes is not None:
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            _checked(folder, f"{manifest.eyes}/{name}", manifest)
-        model.eyes = from_peft(folder / manifest.eyes, loaded)
+        model.eyes = StoredAdapter(folder, manifest.eyes, manifest, loaded)()
+        known(_EYES, model.eyes, manifest.eyes, (CONFIG_FILE, WEIGHTS_FILE))
     shared, experts = {}, {}
     if manifest.shared is not None:
-        shared = _unpack(folder, manifest.shared, manifest, lambda t, _: _to(t, loaded.device))
+        shared = unpack(manifest.shared, lambda t, _: _to(_copies(t), loaded.device))
     for task in manifest.tasks:
-        record = TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
-        model.tasks.append(record)
-        experts[task.number] = _unpack(
-            folder, task.expert, manifest, lambda t, _: _to(t, loaded.device)
+        model.tasks.append(
+            TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
         )
+        # Experts are only ever stacked: where their tensors lie does not matter.
+        expert = unpack(task.expert, lambda t, _: _to(t, loaded.device))
+        experts[task.number] = expert
+        known(_key("routers", task.number), expert, task.expert)
         if task.memory is not None:
-            model.memories[task.number] = _unpack(folder, task.memory, manifest, _unpack_memory)
+            memory = unpack(task.memory, _unpack_memory)
+            model.memories[task.number] = memory
+            known(_key("memory", task.number), memory, task.memory)
     model.router.restore(experts, shared)
     model.next_number = manifest.next_number
     return model
@@ -284,60 +376,15 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def is_model(folder: Path) -> bool:
-    """Whether a folder holds a model."""
-    return (folder / MANIFEST).is_file()
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model folder, checked for type and version."""
-    path = folder / MANIFEST
-    try:
-        data: Any = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RememberingError(
-            f"{folder} holds no model ({MANIFEST} is missing); give the folder of a saved model"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RememberingError(f"{path} is damaged ({error}); restore it from a copy") from error
-    version = data.get("version") if isinstance(data, dict) else None
-    if type(version) is int and version != VERSION:
-        raise RememberingError(
-            f"the model in {folder} has version {version}, this program reads version {VERSION}; "
-            + ("update the program" if version > VERSION else "save it anew with an older program")
-        )
-    manifest = typed.read(Manifest, data, str(path))
-    _check(manifest, path)
-    return manifest
-
-
-def _check(manifest: Manifest, path: Path) -> None:
-    """What types cannot say: numbers that name things are small, unique and known."""
-    numbers = [task.number for task in manifest.tasks]
-    names = [task.name for task in manifest.tasks]
-    wrong = None
-    if not 0 <= manifest.next_number < 2**31:
-        wrong = f"next_number = {manifest.next_number}"
-    elif not all(0 <= n < manifest.next_number for n in numbers) or len({*numbers}) < len(numbers):
-        wrong = f"the task numbers {numbers}"[:80]
-    elif len({*names}) < len(names):
-        wrong = "two tasks of one name"
-    elif not all(n.isdecimal() and int(n) < manifest.next_number for n in manifest.adapters):
-        wrong = f"the adapter numbers {list(manifest.adapters)}"[:80]
-    if wrong:
-        raise RememberingError(f"{path} is damaged: {wrong} cannot be; restore it from a copy")
-    for task in manifest.tasks:
-        if str(task.adapter) not in manifest.adapters:
-            raise RememberingError(
-                f"{path} sends task '{task.name}' to adapter {task.adapter}, which is not there; "
-                "restore it from a copy"
-            )
-
-
 def _portable_name(name: str) -> str:
     """A folder by its full path, so that the model loads from anywhere on this machine."""
     path = Path(name).expanduser()
     return str(path.resolve()) if name != BUNDLED and path.is_dir() else name
+
+
+def _pack_expert(expert: dict[str, Tensor]) -> bytes:
+    packed: bytes = save_tensors({key: value.cpu() for key, value in expert.items()})
+    return packed
 
 
 def _pack_head(head: Head) -> bytes:
@@ -349,7 +396,7 @@ def _pack_head(head: Head) -> bytes:
 
 
 def _unpack_head(tensors: dict[str, Tensor], metadata: dict[str, Any], backbone: Backbone) -> Head:
-    classes = tuple(metadata["classes"])
+    classes, tensors = tuple(metadata["classes"]), _copies(tensors)
     if "weight" not in tensors:
         return Head.frozen(classes, tensors["columns"].tolist(), backbone)
     weight, bias = (tensors[key].to(backbone.device) for key in ("weight", "bias"))
@@ -372,21 +419,24 @@ def _to(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {key: value.to(device) for key, value in tensors.items()}
 
 
-def _unpack(
-    folder: Path,
-    name: str,
-    manifest: Manifest,
-    build: Callable[[dict[str, Tensor], dict[str, Any]], Any],
-) -> Any:
-    data = _checked(folder, name, manifest)
+Build = Callable[[dict[str, Tensor], dict[str, Any]], Any]
+"""From the tensors of a file and its metadata to what it holds."""
+
+
+def _unpack(folder: Path, name: str, manifest: Manifest, build: Build) -> Any:
+    """What is in a file; its tensors are maps of it."""
+    _checked(folder, name, manifest)
     try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        # Copies, aligned as torch's own: how a product is rounded depends on where tensors lie.
-        tensors = {key: value.clone() for key, value in load_tensors(data).items()}
-        return build(tensors, {key: json.loads(value) for key, value in header.items()})
-    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        with safe_open(folder / name, "pt") as file:
+            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+            return build({key: file.get_tensor(key) for key in file.keys()}, metadata)  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise RememberingError(f"{folder / name} cannot be used: {error}") from error
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """In torch's own memory: how a product is rounded depends on where tensors lie."""
+    return {key: value.clone() for key, value in tensors.items()}
 
 
 def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
@@ -405,14 +455,3 @@ def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
             f"{path} is not the file that was saved (its SHA-256 differs); restore it from a copy"
         )
     return data
-
-
-def _remove_unnamed(folder: Path, named: set[str]) -> None:
-    """Remove what earlier states of this model left in its rooms."""
-    for room in ROOMS:
-        for path in sorted((folder / room).rglob("*"), reverse=True):  # files before their folders
-            if path.is_dir():
-                with contextlib.suppress(OSError):
-                    path.rmdir()  # only if it is empty
-            elif str(path.relative_to(folder)) not in named:
-                path.unlink()

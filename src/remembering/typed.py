@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from remembering.errors import RememberingError
@@ -71,7 +72,7 @@ def _value(kind: Any, data: Any, where: str, key: str) -> Any:
 def _dataclass(kind: Any, data: Any, where: str, prefix: str) -> Any:
     if not isinstance(data, dict):
         raise _wrong(where, prefix, data, "a table of settings")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     names = [item.name for item in dataclasses.fields(kind) if item.init]
     for key in data:
         if key not in names:
@@ -85,6 +86,11 @@ def _dataclass(kind: Any, data: Any, where: str, prefix: str) -> Any:
         raise RememberingError(f"{where}: {error}") from error
     except RememberingError as error:
         raise RememberingError(f"{where}: {error}") from error
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _join(prefix: str, key: object) -> str:

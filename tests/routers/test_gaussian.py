@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
+import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from remembering.config import RouterSettings
-from remembering.routers import make_router
-from remembering.routers.gaussian import GaussianRouter
+from remembering.routers import gaussian, make_router
+from remembering.routers.gaussian import TEMPERATURES, GaussianRouter
 
 
 def data(task: int, classes: int, per_class: int = 8, dim: int = 5) -> tuple[Tensor, Tensor]:
@@ -70,7 +75,7 @@ def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
     chosen = whole.experts[0]["usual"].double(), whole.experts[0]["usual_class"]
     fitted = whole._fit()
     x, own = chosen[0][:5], chosen[1][:5]
-    closed = fitted.within.without_one(x, fitted.means, own, fitted.counts[own])
+    closed = fitted.within.without_one(x, fitted._whitened, own, fitted.counts[own])
     (a, b), rest = tasks[0], tasks[1:]
     for i in range(5):
         same = (a.half().double() == x[i]).all(1)
@@ -80,6 +85,58 @@ def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
         difference = x[i] - again.means
         plain = (difference @ torch.linalg.inv(covariance(without)) * difference).sum(1)
         torch.testing.assert_close(closed[i], plain, rtol=5e-3, atol=1e-3)
+
+
+@settings(max_examples=25)
+@given(
+    classes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    spread=st.sampled_from([0.1, 1.0, 10.0]),
+    start=st.sampled_from(TEMPERATURES),
+)
+def test_the_way_down_finds_the_best_of_all_temperatures(
+    classes: list[int], spread: float, start: float
+) -> None:
+    fitted = learned(
+        *((spread * x, y) for x, y in (data(i, c) for i, c in enumerate(classes)))
+    )._fit()
+    _, own, distances = fitted._kept
+    losses = [float(F.cross_entropy(-distances / (2 * t), own)) for t in TEMPERATURES]
+    fitted.temperature = start
+    assert fitted.best_temperature() == TEMPERATURES[losses.index(min(losses))]
+
+
+def test_many_tasks_are_not_compared_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of the first; then rarely enough that a task costs the same, but never too late."""
+    fits = []
+    monkeypatch.setattr(gaussian, "REFIT_EACH", 40)
+    real = gaussian._Fitted.best_temperature
+
+    def counted(fitted: gaussian._Fitted) -> float:
+        fits.append(len(fitted.experts))
+        return real(fitted)
+
+    monkeypatch.setattr(gaussian._Fitted, "best_temperature", counted)
+    router = learned(*(data(i, 2, per_class=3) for i in range(200)))
+    assert fits[:40] == list(range(1, 41))
+    assert len(fits) < 40 + 16 * math.log2(200 / 40) * 2
+    assert all(b - a <= 1 + b / 16 for a, b in itertools.pairwise(fits))
+    assert "temperature" in router.shared
+    assert router._fit().temperature == float(router.shared["temperature"])
+
+
+def test_of_very_many_tasks_some_are_asked_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [data(i, 2) for i in range(30)]
+    router = learned(*tasks)
+    x, own, distances = router._fit()._kept
+    assert x.shape == (30 * 16, 5)  # all that were kept
+    assert distances.shape == (30 * 16, 60)
+    monkeypatch.setattr(gaussian, "USUAL_AT_MOST", 40)
+    router.changed()
+    x, own, distances = router._fit()._kept
+    assert len(x) == len(own) == 40  # four of every third task
+    assert distances.shape == (40, 60)
+    assert (own // 2).unique().tolist() == list(range(0, 30, 3))
+    assert (distances.argmin(1) == own).double().mean() > 0.5
 
 
 def test_false_alarms_come_at_the_rate_that_is_asked() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,9 @@ USUAL_PER_TASK = 64
 """Feature vectors kept of each task: what usual images look like, for novelty."""
 USUAL_AT_MOST = 4096
 """Of all tasks' together, so many are compared with."""
+REFIT_EACH = 64
+"""Up to so many tasks, the temperature is fitted anew at each; then at every sixteenth more."""
+TEMPERATURES = [2 ** (i / 4) for i in range(29)]
 MAX_DIM = 16384  # the covariance and its factor are (dim, dim) in float64
 
 
@@ -77,12 +82,16 @@ class GaussianRouter(Router):
         if self.shared:
             scatter = self.shared["scatter"] + scatter
             count = self.shared["count"] + count
-        self.shared = {"scatter": scatter, "count": count}
+        self.shared = {**self.shared, "scatter": scatter, "count": count}
         super().add(task, kept)
-        # Stored, so that removing a task changes no other's answers.
-        fitted = self._fit()
-        fitted.temperature = fitted.best_temperature()
-        self.shared["temperature"] = torch.tensor(fitted.temperature, dtype=torch.float64)
+        # The temperature takes a comparison of all tasks. That a task costs the same however many
+        # there are, this is not done for each of many.
+        tasks = len(self.experts)
+        if tasks <= REFIT_EACH or tasks % (tasks // 16) == 0:
+            # Stored, so that removing a task changes no other's answers.
+            fitted = self._fit()
+            fitted.temperature = fitted.best_temperature()
+            self.shared["temperature"] = torch.tensor(fitted.temperature, dtype=torch.float64)
 
     def refine(self, task: int, features: Tensor, targets: Tensor) -> None:
         """Add to the sums, as if the images had been there from the first."""
@@ -144,11 +153,15 @@ class _Fitted:
         self.within = _Shape(shared["scatter"], float(shared["count"]))
 
     @cached_property
+    def _whitened(self) -> Tensor:
+        """The means in the coordinates in which Σ is the identity."""
+        return self.within.whiten(self.means)
+
+    @cached_property
     def _linear(self) -> tuple[Tensor, Tensor]:
         """Weights and biases of log N(x; μ_c, Σ) / T without what is the same for all classes."""
-        whitened = self.within.whiten(self.means)
-        weight = whitened @ self.within.factor
-        return weight / self.temperature, -0.5 * whitened.square().sum(1) / self.temperature
+        weight = self._whitened @ self.within.factor
+        return weight / self.temperature, -0.5 * self._whitened.square().sum(1) / self.temperature
 
     def logits(self, features: Tensor) -> Tensor:
         weight, bias = self._linear
@@ -170,7 +183,7 @@ class _Fitted:
         """
         x = features.double()
         background, centre = self._background
-        nearest = _squared(self.within.whiten(x), self.within.whiten(self.means))
+        nearest = _squared(self.within.whiten(x), self._whitened)
         return nearest.min(1).values - background.whiten(x - centre).square().sum(1)
 
     @cached_property
@@ -181,12 +194,12 @@ class _Fitted:
         the sums is a change of rank one, so it has a closed form (Sherman and Morrison, 1950).
         """
         share = max(4, USUAL_AT_MOST // len(self.experts))
-        x = torch.cat([expert["usual"][:share] for expert in self.experts]).double()
-        offsets = [int((self.owner < i).sum()) for i in range(len(self.experts))]
-        own = torch.cat(
-            [e["usual_class"][:share] + o for e, o in zip(self.experts, offsets, strict=True)]
-        )
-        return x, own, self.within.without_one(x, self.means, own, self.counts[own])
+        starts = [0, *itertools.accumulate(len(expert["counts"]) for expert in self.experts)]
+        every = math.ceil(len(self.experts) * share / USUAL_AT_MOST)
+        asked = list(zip(self.experts, starts, strict=False))[::every]
+        x = torch.cat([expert["usual"][:share] for expert, _ in asked]).double()
+        own = torch.cat([expert["usual_class"][:share] + start for expert, start in asked])
+        return x, own, self.within.without_one(x, self._whitened, own, self.counts[own])
 
     def best_temperature(self) -> float:
         """T ≥ 1 that makes the probabilities of the kept images most likely.
@@ -194,9 +207,20 @@ class _Fitted:
         With about as many features as images, Gaussians are far too sure of themselves.
         """
         _, own, distances = self._kept
-        candidates = [2 ** (i / 4) for i in range(29)]
-        losses = [float(F.cross_entropy(-distances / (2 * t), own)) for t in candidates]
-        return candidates[losses.index(min(losses))]
+
+        @cache
+        def loss(i: int) -> float:
+            if not 0 <= i < len(TEMPERATURES):
+                return math.inf
+            return float(F.cross_entropy(-distances / (2 * TEMPERATURES[i]), own))
+
+        # The loss is convex in 1 / T, so the way down from the last best ends at the best.
+        best = min(range(len(TEMPERATURES)), key=lambda i: abs(TEMPERATURES[i] - self.temperature))
+        while loss(best - 1) <= loss(best):
+            best -= 1
+        while loss(best + 1) < loss(best):
+            best += 1
+        return TEMPERATURES[best]
 
     @cached_property
     def usual(self) -> Tensor:
@@ -205,7 +229,7 @@ class _Fitted:
         background, centre = self._background
         total = self.counts.sum().expand(len(x))
         zero = torch.zeros_like(own)
-        alone = background.without_one(x, centre[None], zero, total)[:, 0]
+        alone = background.without_one(x, background.whiten(centre[None]), zero, total)[:, 0]
         return (distances.min(1).values - alone).sort().values
 
 
@@ -234,14 +258,15 @@ class _Shape:
         """x in the coordinates in which Σ is the identity."""
         return x @ self.factor.mT
 
-    def without_one(self, x: Tensor, means: Tensor, own: Tensor, counts: Tensor) -> Tensor:
+    def without_one(self, x: Tensor, m: Tensor, own: Tensor, counts: Tensor) -> Tensor:
         """Squared distances (n, means) of x to means, had each x not been counted in its own.
 
         Args:
+            m: the means, whitened.
             own: for each x, the mean that it is part of.
             counts: how many images that mean has.
         """
-        z, m = self.whiten(x), self.whiten(means)
+        z = self.whiten(x)
         residual = z - m[own]
         # W loses a · r rᵀ with a = n / (n − 1); in whitened coordinates Σ is (W + prior) / weight.
         weight = self.count + len(self.scatter)

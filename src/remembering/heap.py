@@ -1,0 +1,20 @@
+"""Memory that was freed goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+
+def give_back() -> None:
+    """Let glibc return its free pages.
+
+    Each task needs matrices of some ten megabytes for a moment, and keeps some ten kilobytes that
+    then lie between them. Left alone, the holes are rarely used again: on 1,920 features a process
+    grows by 22 MB with every task, of which it uses 0.2.
+    """
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+    if trim is not None:
+        trim(0)

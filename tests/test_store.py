@@ -173,7 +173,7 @@ def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "has version 3.*update the program"),
+        ({"version": 4}, "has version 4.*update the program"),
         ({"version": 0}, "has version 0"),
         ({"version": "1"}, "version = '1' must be of type int"),
         ({"format": "other"}, "format = 'other'"),

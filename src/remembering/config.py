@@ -34,6 +34,9 @@ class RouterSettings:
     """Steps that eyes are trained for: enough for 1,000 images, harmless for 200."""
     mirror: bool = True
     """Read the mirror image, too, and take the mean; not where routing costs no pass of its own."""
+    replay: int = 0
+    """Feature vectors of each task that are kept to sharpen the boundaries between classes of
+    different tasks (gaussian); 0 keeps a few for calibration alone."""
     latent: int = 1
     """Width of the bottleneck."""
     hidden: int = 0
@@ -45,6 +48,7 @@ class RouterSettings:
     def __post_init__(self) -> None:
         _at_least("router.eyes", self.eyes, 0)
         _at_least("router.eyes_steps", self.eyes_steps, 1)
+        _at_least("router.replay", self.replay, 0)
         _at_least("router.latent", self.latent, 1)
         _at_least("router.hidden", self.hidden, 0)
         _at_least("router.epochs", self.epochs, 1)
@@ -53,6 +57,11 @@ class RouterSettings:
         if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:
             raise RememberingError(
                 f"router.layers = {self.layers} must be increasing depths from 0 on"
+            )
+        if self.kind != "gaussian" and self.replay:
+            raise RememberingError(
+                f"router.replay belongs to the gaussian router; a {self.kind} one has no "
+                "boundaries between classes"
             )
         if self.kind != "autoencoder" and self.hidden:
             raise RememberingError(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remembering.config import RouterSettings
+from remembering.errors import RememberingError
 from remembering.routers import gaussian, make_router
 from remembering.routers.gaussian import TEMPERATURES, GaussianRouter
 
@@ -160,3 +161,52 @@ def test_features_that_never_vary_do_no_harm() -> None:
     router = learned((constant, y))
     assert router.class_logits(constant).isfinite().all()
     assert (router.class_logits(constant).argmax(1) == y).float().mean() > 0.9
+
+
+def skewed(task: int, per_class: int = 60) -> tuple[Tensor, Tensor]:
+    """Classes that differ in spread as well, which one covariance cannot say."""
+    rng = torch.Generator().manual_seed(task)
+    targets = torch.arange(2).repeat_interleave(per_class)
+    centres = torch.tensor([[0.0, 0.0], [2.0, 0.0]]) + torch.tensor([0.0, 2.5]) * (task % 10)
+    spread = torch.tensor([0.3, 1.5])[targets, None]
+    return centres[targets] + spread * torch.randn(len(targets), 2, generator=rng), targets
+
+
+def sharpened(replay: int) -> GaussianRouter:
+    router = make_router(RouterSettings(replay=replay))
+    assert isinstance(router, GaussianRouter)
+    for number in range(4):
+        x, y = skewed(number)
+        router.add(number, router.fit(x, y, torch.Generator().manual_seed(0)))
+    return router
+
+
+def test_kept_vectors_sharpen_boundaries() -> None:
+    asked = [skewed(10 * (i + 1) + i, per_class=400) for i in range(4)]
+    right = []
+    for replay in (0, 120):
+        router = sharpened(replay)
+        hits = [router.class_logits(x).argmax(1) == y + 2 * i for i, (x, y) in enumerate(asked)]
+        right.append(float(torch.cat(hits).float().mean()))
+    plain, better = right
+    assert better > plain + 0.01
+
+
+def test_kept_vectors_are_as_many_as_asked_for() -> None:
+    assert [len(e["usual"]) for e in sharpened(100).experts.values()] == [100] * 4
+    assert [len(e["usual"]) for e in sharpened(0).experts.values()] == [64] * 4
+
+
+def test_without_a_task_sharpened_boundaries_of_the_others_stay() -> None:
+    router, (x, _) = sharpened(120), skewed(7)
+    before = router.class_logits(x)
+    router.remove(1)
+    torch.testing.assert_close(router.class_logits(x), before[:, [0, 1, 4, 5, 6, 7]])
+    copy = make_router(router.settings)
+    copy.restore(router.experts, router.shared)
+    assert torch.equal(copy.class_logits(x), router.class_logits(x))
+
+
+def test_only_boundaries_can_be_sharpened() -> None:
+    with pytest.raises(RememberingError, match=r"router\.replay belongs to the gaussian router"):
+        RouterSettings(kind="subspace", replay=10)

@@ -15,12 +15,15 @@ from torch import Tensor
 from remembering.engine import ALONE, Engine
 from remembering.errors import RememberingError
 from remembering.routers.base import Expert, Router, conformal
+from remembering.routers.sharpening import sharpen
 from remembering.rows import chunk_rows
 
 USUAL_PER_TASK = 64
 """Feature vectors kept of each task: what usual images look like, for novelty."""
 USUAL_AT_MOST = 4096
 """Of all tasks' together, so many are compared with."""
+REPLAYED_AT_MOST = 16384
+"""The same, if boundaries are sharpened on them."""
 REFIT_EACH = 64
 """Up to so many tasks, the temperature is fitted anew at each; then at every sixteenth more."""
 TEMPERATURES = [2 ** (i / 4) for i in range(29)]
@@ -65,7 +68,8 @@ class GaussianRouter(Router):
         parts = _class_sums(features, own, int(targets.max()) + 1)
         counts, sums = (engine.total(part) for part in parts)
         scatter = engine.total(_scatter(features, own, sums / counts[:, None]))
-        order = torch.randperm(len(targets), generator=rng)[:USUAL_PER_TASK].sort().values
+        kept = max(USUAL_PER_TASK, self.settings.replay)
+        order = torch.randperm(len(targets), generator=rng)[:kept].sort().values
         order = order.to(features.device)
         here = order[(order >= start) & (order < start + len(features))] - start
         return {
@@ -83,6 +87,7 @@ class GaussianRouter(Router):
             scatter = self.shared["scatter"] + scatter
             count = self.shared["count"] + count
         self.shared = {**self.shared, "scatter": scatter, "count": count}
+        self.shared.pop("sharpened", None)
         super().add(task, kept)
         # The temperature takes a comparison of all tasks. That a task costs the same however many
         # there are, this is not done for each of many.
@@ -92,6 +97,9 @@ class GaussianRouter(Router):
             fitted = self._fit()
             fitted.temperature = fitted.best_temperature()
             self.shared["temperature"] = torch.tensor(fitted.temperature, dtype=torch.float64)
+        if self.settings.replay:
+            self.shared["sharpened"] = self._fit().sharpened()
+            self.changed()
 
     def refine(self, task: int, features: Tensor, targets: Tensor) -> None:
         """Add to the sums, as if the images had been there from the first."""
@@ -112,6 +120,9 @@ class GaussianRouter(Router):
     def remove(self, task: int) -> None:
         """Drop the classes of a task. What it said of the spread within classes, which belongs to
         no class, stays: so the others answer as before."""
+        if "sharpened" in self.shared:
+            others = self._fit().owner != list(self.experts).index(task)
+            self.shared["sharpened"] = self.shared["sharpened"][others]
         super().remove(task)
 
     def score(self, features: Tensor) -> Tensor:
@@ -136,21 +147,24 @@ class GaussianRouter(Router):
 
     def _fit(self) -> _Fitted:
         if self._fitted is None:
-            self._fitted = _Fitted(list(self.experts.values()), self.shared)
+            at_most = REPLAYED_AT_MOST if self.settings.replay else USUAL_AT_MOST
+            self._fitted = _Fitted(list(self.experts.values()), self.shared, at_most)
         return self._fitted
 
 
 class _Fitted:
     """What follows from the sums; computed when it is needed, kept until they change."""
 
-    def __init__(self, experts: list[Expert], shared: Expert):
+    def __init__(self, experts: list[Expert], shared: Expert, at_most: int):
         self.experts = experts
+        self.at_most = at_most
         self.counts = torch.cat([expert["counts"] for expert in experts])
         self.means = torch.cat([expert["sums"] for expert in experts]) / self.counts[:, None]
         sizes = torch.tensor([len(expert["counts"]) for expert in experts])
         self.owner = torch.arange(len(experts)).repeat_interleave(sizes).to(self.means.device)
         self.temperature = float(shared.get("temperature", 1.0))
         self.within = _Shape(shared["scatter"], float(shared["count"]))
+        self.change = shared.get("sharpened")
 
     @cached_property
     def _whitened(self) -> Tensor:
@@ -160,8 +174,11 @@ class _Fitted:
     @cached_property
     def _linear(self) -> tuple[Tensor, Tensor]:
         """Weights and biases of log N(x; μ_c, Σ) / T without what is the same for all classes."""
-        weight = self._whitened @ self.within.factor
-        return weight / self.temperature, -0.5 * self._whitened.square().sum(1) / self.temperature
+        weight = self._whitened @ self.within.factor / self.temperature
+        bias = -0.5 * self._whitened.square().sum(1) / self.temperature
+        if self.change is None:
+            return weight, bias
+        return weight + self.change[:, :-1], bias + self.change[:, -1]
 
     def logits(self, features: Tensor) -> Tensor:
         weight, bias = self._linear
@@ -193,9 +210,9 @@ class _Fitted:
         The distances are those to a model that has not learned the image. Leaving one image out of
         the sums is a change of rank one, so it has a closed form (Sherman and Morrison, 1950).
         """
-        share = max(4, USUAL_AT_MOST // len(self.experts))
+        share = max(4, self.at_most // len(self.experts))
         starts = [0, *itertools.accumulate(len(expert["counts"]) for expert in self.experts)]
-        every = math.ceil(len(self.experts) * share / USUAL_AT_MOST)
+        every = math.ceil(len(self.experts) * share / self.at_most)
         asked = list(zip(self.experts, starts, strict=False))[::every]
         x = torch.cat([expert["usual"][:share] for expert, _ in asked]).double()
         own = torch.cat([expert["usual_class"][:share] + start for expert, start in asked])
@@ -221,6 +238,15 @@ class _Fitted:
         while loss(best + 1) < loss(best):
             best += 1
         return TEMPERATURES[best]
+
+    def sharpened(self) -> Tensor:
+        """What to add to weights and biases, side by side, so that they tell kept images apart.
+
+        Each is asked as if it were not learned: what the Gaussians know by heart teaches nothing.
+        """
+        x, own, distances = self._kept
+        change = sharpen(-distances / (2 * self.temperature), self.within.whiten(x), own)
+        return torch.cat([change[:, :-1] @ self.within.factor, change[:, -1:]], dim=1)
 
     @cached_property
     def usual(self) -> Tensor:

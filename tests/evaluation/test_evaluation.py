@@ -85,9 +85,9 @@ def test_only_new_pairs_are_run(backbone: Backbone, monkeypatch: pytest.MonkeyPa
     asked: list[int] = []
     real = RememberingTransformer.adapter_logits
 
-    def counted(self: Any, images: Any, adapter: int) -> Any:
+    def counted(self: Any, images: Any, adapter: int, engine: Any) -> Any:
         asked.append(adapter)
-        return real(self, images, adapter)
+        return real(self, images, adapter, engine)
 
     monkeypatch.setattr(RememberingTransformer, "adapter_logits", counted)
     evaluator = Evaluator(UNITS)

@@ -40,7 +40,7 @@ class Part:
 
 
 class StoredAdapter:
-    """Reads an adapter through a map of its file, and checks each time that it is what was saved."""
+    """Reads an adapter through a map of its file; checks each time that it is what was saved."""
 
     def __init__(self, folder: Path, stem: str, manifest: Manifest, backbone: Backbone):
         self._folder, self._backbone = folder / stem, backbone

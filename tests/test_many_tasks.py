@@ -11,7 +11,7 @@ from conftest import make_task
 from test_adapters import random_adapter, some_tokens
 from test_model import learned, tensors
 
-from remembering import adapters, store
+from remembering import adapters, parts, store
 from remembering.adapters import Adapter, AdapterBank
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
@@ -42,7 +42,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         read.append(folder)
         return real(files, folder, backbone)
 
-    monkeypatch.setattr(store, "unpack_peft", counted)
+    monkeypatch.setattr(parts, "unpack_peft", counted)
     return read
 
 
@@ -160,11 +160,11 @@ def test_a_save_writes_what_is_new_and_packs_nothing_else(
         monkeypatch.setattr(store, kind, lambda *a: packed.append(kind) or real(*a))
 
     monkeypatch.setattr(store, "write_atomic", noted)
-    for kind in ("to_peft", "_pack_head", "_pack_expert"):
+    for kind in ("to_peft", "pack_head", "pack_expert"):
         counted(kind)
     model.save(tmp_path)
     assert written == ["adapters", "adapters", "heads", "routers", "manifest.json"]
-    assert packed == ["to_peft", "_pack_head", "_pack_expert"]
+    assert packed == ["to_peft", "pack_head", "pack_expert"]
     model.save(tmp_path)
     assert written[5:] == ["manifest.json"]
     assert len(packed) == 3

@@ -32,7 +32,7 @@ from remembering.tasks.task import Label, Task
 from remembering.training import logits
 
 if TYPE_CHECKING:
-    from remembering.store import Part
+    from remembering.parts import Part
 
 
 @dataclass(frozen=True)

@@ -17,32 +17,18 @@ are needed. A map outlives the name of its file, so a reader goes on while a wri
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as save_tensors
-from torch import Tensor
-
-from remembering.adapters import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    Adapter,
-    AdapterBank,
-    to_peft,
-    unpack_peft,
-)
+from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, to_peft
 from remembering.backbone import BUNDLED, Backbone
 from remembering.checkpoint import NAME as PROGRESS
 from remembering.errors import RememberingError
 from remembering.files import UNFINISHED, remove_unfinished, sha256, write_atomic
-from remembering.heads import Head
 from remembering.lock import NAME as LOCK
 from remembering.lock import only_writer
 from remembering.manifest import (
@@ -55,25 +41,26 @@ from remembering.manifest import (
     is_model,
     read_manifest,
 )
-from remembering.memory import Memory
+from remembering.parts import (
+    Build,
+    Part,
+    StoredAdapter,
+    checked,
+    copies,
+    on,
+    pack_expert,
+    pack_head,
+    pack_memory,
+    unpack,
+    unpack_head,
+    unpack_memory,
+)
 
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
 
 ROOMS = ("adapters", "heads", "routers", "memory")
 _FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a model as files: what never changes is packed and hashed once."""
-
-    value: object
-    """What was packed; None for adapters, which their number tells apart."""
-    stem: str
-    """The file, or the folder of the files."""
-    digests: dict[str, str]
-    """SHA-256 of each file, by its path in the model folder."""
 
 
 def save(model: RememberingTransformer, folder: Path) -> None:
@@ -140,23 +127,23 @@ class _Writer:
 
     def _head(self, number: int) -> str:
         head = self.model.heads[number]
-        return self._put(_key("heads", number), head, lambda: {"": _pack_head(head)})
+        return self._put(_key("heads", number), head, lambda: {"": pack_head(head)})
 
     def _expert(self, number: int) -> str:
         expert = self.model.router.experts[number]
-        return self._put(_key("routers", number), expert, lambda: {"": _pack_expert(expert)})
+        return self._put(_key("routers", number), expert, lambda: {"": pack_expert(expert)})
 
     def _memory(self, number: int) -> str | None:
         memory = self.model.memories.get(number)
         if memory is None:
             return None
-        return self._put(_key("memory", number), memory, lambda: {"": _pack_memory(memory)})
+        return self._put(_key("memory", number), memory, lambda: {"": pack_memory(memory)})
 
     def _shared(self) -> str | None:
         shared = dict(self.model.router.shared)  # a new one, as what is shared does change
         if not shared:
             return None
-        return self._put(_SHARED, shared, lambda: {"": _pack_expert(shared)})
+        return self._put(_SHARED, shared, lambda: {"": pack_expert(shared)})
 
     def _eyes(self) -> str | None:
         eyes, backbone = self.model.eyes, self.model.backbone
@@ -209,42 +196,6 @@ def _remove_unnamed(folder: Path, writer: _Writer) -> None:
         remove_unfinished(unfinished)
 
 
-class StoredAdapter:
-    """Reads an adapter through a map of its file, and checks each time that it is what was saved.
-
-    What is read is a copy in torch's own memory: how a product is rounded depends on where tensors
-    lie, and a stored adapter must answer with the same bits as before.
-    """
-
-    def __init__(self, folder: Path, stem: str, manifest: Manifest, backbone: Backbone):
-        self._folder, self._backbone = folder / stem, backbone
-        self._config = _checked(folder, f"{stem}/{CONFIG_FILE}", manifest)
-        size = len(_checked(folder, f"{stem}/{WEIGHTS_FILE}", manifest))
-        self._digest = manifest.files[f"{stem}/{WEIGHTS_FILE}"]
-        try:
-            self._weights = torch.from_file(
-                str(self._folder / WEIGHTS_FILE), size=size, dtype=torch.uint8
-            )
-        except RuntimeError as error:  # removed, or empty
-            raise RememberingError(f"{self._folder} cannot be used: {error}") from error
-
-    def __call__(self) -> Adapter:
-        return unpack_peft(self.files(), self._folder, self._backbone)
-
-    def files(self) -> dict[str, bytes]:
-        """The two files of the adapter."""
-        path = self._folder / WEIGHTS_FILE
-        # Reading a map past the end of its file would end the process.
-        whole = not path.exists() or path.stat().st_size == len(self._weights)
-        data = self._weights.numpy().tobytes() if whole else b""
-        if sha256(data) != self._digest:
-            raise RememberingError(
-                f"{path} has changed since the model was loaded (its SHA-256 differs); restore it "
-                "from a copy and load the model again"
-            )
-        return {CONFIG_FILE: self._config, WEIGHTS_FILE: data}
-
-
 def load(
     folder: Path,
     backbone: str | Path | None = None,
@@ -281,7 +232,7 @@ def _damage(folder: Path) -> tuple[Manifest, dict[str, str]]:
         wrong = {}
         for name in manifest.files:
             try:
-                _checked(folder, name, manifest)
+                checked(folder, name, manifest)
             except RememberingError as error:
                 wrong[name] = str(error)
         if not wrong or read_manifest(folder) == manifest:  # else a writer came between
@@ -329,13 +280,13 @@ def _assemble(
         paths = [f"{stem}/{name}" for name in names] or [stem]
         model.parts[key] = Part(value, stem, {path: manifest.files[path] for path in paths})
 
-    def unpack(stem: str, build: Build) -> Any:
-        return _unpack(folder, stem, manifest, build)
+    def read(stem: str, build: Build) -> Any:
+        return unpack(folder, stem, manifest, build)
 
     for n, entry in manifest.adapters.items():
         number = int(n)
         model.adapters.stored(number, StoredAdapter(folder, entry.folder, manifest, loaded))
-        head = unpack(entry.head, lambda t, m: _unpack_head(t, m, loaded))
+        head = read(entry.head, lambda t, m: unpack_head(t, m, loaded))
         model.heads[number] = head
         known(_key("adapters", number), None, entry.folder, (CONFIG_FILE, WEIGHTS_FILE))
         known(_key("heads", number), head, entry.head)
@@ -344,17 +295,17 @@ def _assemble(
         known(_EYES, model.eyes, manifest.eyes, (CONFIG_FILE, WEIGHTS_FILE))
     shared, experts = {}, {}
     if manifest.shared is not None:
-        shared = unpack(manifest.shared, lambda t, _: _to(_copies(t), loaded.device))
+        shared = read(manifest.shared, lambda t, _: on(copies(t), loaded.device))
     for task in manifest.tasks:
         model.tasks.append(
             TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
         )
         # Experts are only ever stacked: where their tensors lie does not matter.
-        expert = unpack(task.expert, lambda t, _: _to(t, loaded.device))
+        expert = read(task.expert, lambda t, _: on(t, loaded.device))
         experts[task.number] = expert
         known(_key("routers", task.number), expert, task.expert)
         if task.memory is not None:
-            memory = unpack(task.memory, _unpack_memory)
+            memory = read(task.memory, unpack_memory)
             model.memories[task.number] = memory
             known(_key("memory", task.number), memory, task.memory)
     model.router.restore(experts, shared)
@@ -380,78 +331,3 @@ def _portable_name(name: str) -> str:
     """A folder by its full path, so that the model loads from anywhere on this machine."""
     path = Path(name).expanduser()
     return str(path.resolve()) if name != BUNDLED and path.is_dir() else name
-
-
-def _pack_expert(expert: dict[str, Tensor]) -> bytes:
-    packed: bytes = save_tensors({key: value.cpu() for key, value in expert.items()})
-    return packed
-
-
-def _pack_head(head: Head) -> bytes:
-    tensors = {"columns": head.columns}
-    if head.trained:
-        tensors |= {"weight": head.weight.cpu(), "bias": head.bias.cpu()}
-    packed: bytes = save_tensors(tensors, metadata={"classes": json.dumps(head.classes)})
-    return packed
-
-
-def _unpack_head(tensors: dict[str, Tensor], metadata: dict[str, Any], backbone: Backbone) -> Head:
-    classes, tensors = tuple(metadata["classes"]), _copies(tensors)
-    if "weight" not in tensors:
-        return Head.frozen(classes, tensors["columns"].tolist(), backbone)
-    weight, bias = (tensors[key].to(backbone.device) for key in ("weight", "bias"))
-    if weight.shape != (len(classes), backbone.dim) or bias.shape != (len(classes),):
-        raise ValueError("its shape does not fit its classes and the backbone")
-    return Head(classes, weight, bias, tensors["columns"])
-
-
-def _pack_memory(memory: Memory) -> bytes:
-    labels = json.dumps(memory.labels)
-    packed: bytes = save_tensors({"images": memory.images}, metadata={"labels": labels})
-    return packed
-
-
-def _unpack_memory(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Memory:
-    return Memory(tensors["images"], tuple(metadata["labels"]))
-
-
-def _to(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {key: value.to(device) for key, value in tensors.items()}
-
-
-Build = Callable[[dict[str, Tensor], dict[str, Any]], Any]
-"""From the tensors of a file and its metadata to what it holds."""
-
-
-def _unpack(folder: Path, name: str, manifest: Manifest, build: Build) -> Any:
-    """What is in a file; its tensors are maps of it."""
-    _checked(folder, name, manifest)
-    try:
-        with safe_open(folder / name, "pt") as file:
-            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            return build({key: file.get_tensor(key) for key in file.keys()}, metadata)  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise RememberingError(f"{folder / name} cannot be used: {error}") from error
-
-
-def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """In torch's own memory: how a product is rounded depends on where tensors lie."""
-    return {key: value.clone() for key, value in tensors.items()}
-
-
-def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
-    """The bytes of a file that the manifest names, if they are what it says."""
-    path = folder / name
-    if ".." in Path(name).parts or Path(name).is_absolute():
-        raise RememberingError(f"{folder / MANIFEST} names a file outside the folder: {name}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RememberingError(
-            f"{path} cannot be read ({error.strerror}); restore it from a copy"
-        ) from error
-    if sha256(data) != manifest.files.get(name):
-        raise RememberingError(
-            f"{path} is not the file that was saved (its SHA-256 differs); restore it from a copy"
-        )
-    return data

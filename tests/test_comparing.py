@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from remembering.experiments import Experiment, StreamSettings
 from remembering.model import RememberingTransformer
 from remembering.report.comparison import load_comparison, load_record
 from remembering.report.page import write_report
+from remembering.runner import make_stream
 
 EXPERIMENT = Experiment(
     description="Digits in two tasks.",
@@ -60,7 +62,9 @@ def test_one_record_a_method_and_seed(done: Path) -> None:
     record = load_record(done / "ncm" / "seed-1.json")
     assert record["seed"] == 1
     assert record["trained"] == 0
-    assert record["kept"] == {"parameters": 10 * 96, "bytes": 10 * 96 * 4 + 10 * 8}
+    assert record["kept"] == {"parameters": 10 * 96, "bytes": 10 * 96 * 4 + 10 * 8, "images": 0}
+    assert (record["options"], record["given"], record["asked"]) == ({}, {}, ["digits-2"])
+    assert load_record(done / "joint" / "seed-0.json")["kept"]["images"] == 80
     scores = record["units"]["sample"]
     assert scores["accuracy"] == scores["accuracy_after"][-1] == sum(scores["matrix"][-1]) / 2
     assert scores["average"] == sum(scores["accuracy_after"]) / 2
@@ -150,6 +154,41 @@ def test_other_settings_and_other_folders_are_refused(done: Path, tmp_path: Path
         compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
 
 
+def test_methods_with_a_memory_have_the_same_unless_told_otherwise(tmp_path: Path) -> None:
+    """20 images for each class of each task; here there are only 8 to keep."""
+    methods, other = ["icarl", "der", "mnemonics"], {"mnemonics": {"memory": 40.0, "epochs": 0.0}}
+    compare("digits-2", EXPERIMENT, tmp_path, methods, [0], options=other)
+    found = {name: load_record(tmp_path / name / "seed-0.json") for name in methods}
+    allowed = {name: record["options"]["memory"] for name, record in found.items()}
+    assert allowed == {"icarl": 200, "der": 200, "mnemonics": 40}
+    kept = {name: record["kept"]["images"] for name, record in found.items()}
+    assert kept == {"icarl": 80, "der": 80, "mnemonics": 40}
+    assert found["mnemonics"]["given"] == other["mnemonics"]
+    assert load_comparison(tmp_path).command.endswith(
+        "--options mnemonics.memory=40 mnemonics.epochs=0 --seeds 0"
+    )
+
+
+def test_a_memory_grows_with_the_tasks() -> None:
+    """In permuted digits, too, where all tasks have the same classes."""
+    permuted = replace(EXPERIMENT, stream=replace(EXPERIMENT.stream, kind="permute", tasks=3))
+    entry = contestants.CONTESTANTS["icarl"]
+    assert entry.options({}, make_stream(permuted)) == {"memory": 600}
+
+
+def test_other_options_are_refused(tmp_path: Path) -> None:
+    def ranpac(**options: float) -> None:
+        compare("digits-2", EXPERIMENT, tmp_path, ["ranpac"], [0], options={"ranpac": options})
+
+    ranpac(projection=100)
+    compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
+    ranpac(projection=100)
+    with pytest.raises(RememberingError, match="projection = 100, not its defaults"):
+        ranpac()
+    with pytest.raises(RememberingError, match="'ranpac' with other options"):
+        ranpac(projection=101)
+
+
 def test_a_method_left_out_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = LeftOut("SupSup", "Wortsman et al. (2020)", "it needs convolutions", "SupSup")
     monkeypatch.setattr(comparing, "LEFT_OUT", {"supsup": method})
@@ -171,11 +210,15 @@ class TestCommand:
     ) -> None:
         out = tmp_path / "out"
         words = ["compare", str(file), "--methods", "ncm,slda", "--seeds", "0,1", "--out", str(out)]
-        assert main(words) == 0
+        assert main([*words, "--options", "slda.shrinkage=0.01"]) == 0
         shown = capsys.readouterr()
         assert "nearest class mean (SimpleCIL)" in shown.out
         assert "ncm, seed 0: " in shown.err
         assert "4 of 4" in shown.err
+        assert load_comparison(out).command == (
+            "remember compare PATH/two.toml --methods ncm,slda --options slda.shrinkage=0.01 "
+            "--seeds 0,1"
+        )
         assert main(["report", str(out), "--out", str(tmp_path / "page")]) == 0
         assert (tmp_path / "page" / "compare-two-bundled-cost.png").is_file()
 
@@ -187,6 +230,15 @@ class TestCommand:
             (["--seeds", "a"], "no list of whole numbers"),
             (["--seeds", ""], "is given no seed"),
             (["--small"], "has no [small] settings"),
+            (["--options", "ewc=3"], "must be METHOD.OPTION=NUMBER"),
+            (["--options", "ewx.strength=3"], "no method 'ewx'; did you mean 'ewc'"),
+            (["--options", "ewc.strenght=3"], "'ewc' 'strenght'; did you mean 'strength'"),
+            (["--options", "ewc.x=3"], "no option of 'ewc' 'x'; known are strength, images"),
+            (["--options", "ours.rank=3"], "method 'ours' has no options"),
+            (["--options", "ewc.strength=much"], "'much' is no finite number"),
+            (["--options", "ewc.strength=nan"], "'nan' is no finite number"),
+            (["--options", "ewc.images=1", "ewc.images=2"], "ewc.images twice"),
+            (["--methods", "si", "--options", "ewc.images=1"], "not among the --methods"),
         ],
     )
     def test_mistakes(

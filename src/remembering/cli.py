@@ -65,6 +65,8 @@ class Compare:
     """Smaller settings that finish in minutes on two cores."""
     methods: str = "all"
     """all, or some by name, such as ours,ewc,ranpac."""
+    options: tuple[str, ...] = ()
+    """Options of methods in place of their defaults, such as ewc.strength=100 der.memory=500."""
     seeds: str = "0,1,2"
     """Seeds; the table gives mean and deviation over them."""
     backbone: str | None = None
@@ -344,12 +346,16 @@ def _compare(command: Compare) -> int:
 
     from remembering.comparing import compare
     from remembering.contestants import names as methods
-    from remembering.report.comparison import comparison_table, load_comparison
+    from remembering.contestants import options
+    from remembering.report.comparison import asked, comparison_table, load_comparison
     from remembering.terminal import TerminalProgress, show
 
     chosen = methods(command.methods)
+    changed = options(command.options, chosen)
+    words = asked(command.name, command.small, command.backbone, command.image_size, command.data)
+    progress = TerminalProgress()
     try:
-        compare(title, experiment, out, chosen, seeds, command.small, TerminalProgress())
+        compare(title, experiment, out, chosen, seeds, command.small, progress, changed, words)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130

@@ -15,7 +15,7 @@ import json
 import shutil
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,31 @@ def compare(
     seeds: Sequence[int],
     small: bool = False,
     progress: Progress = SILENT,
+    options: Mapping[str, Mapping[str, float]] | None = None,
+    asked: Sequence[str] = (),
 ) -> None:
     """Run what is not done yet of every method under every seed, into one folder.
 
     The same call goes on where an earlier one stopped; other methods and seeds may be added.
 
+    Args:
+        name: of the experiment.
+        experiment: its settings.
+        out: the folder.
+        methods: by name (see contestants.py).
+        seeds: one run each.
+        small: whether these are the experiment's smaller settings.
+        progress: who is told.
+        options: of methods by name, in place of their defaults.
+        asked: what the command was given beside methods, options and seeds, for the report.
+
     Raises:
         RememberingError: if the folder is in use, or holds a comparison with other settings.
     """
+    options = {method: dict((options or {}).get(method, {})) for method in methods}
+    asked = list(asked) or [name, *(["--small"] if small else [])]
     with only_writer(out):
-        _open(out, name, experiment, small)
+        _open(out, name, experiment, small, options)
         backbone = Backbone.load(experiment.backbone, experiment.image_size)
         runs = [(method, seed) for seed in seeds for method in methods]
         done = {run: load_record(_path(out, *run)) for run in runs if _path(out, *run).is_file()}
@@ -90,7 +105,8 @@ def compare(
                     continue
                 stream, cache = make_stream(with_seed(experiment, seed)), FeatureCache()
                 for method in left:
-                    run = _Run(name, with_seed(experiment, seed), out, method, small)
+                    seeded, given = with_seed(experiment, seed), options[method]
+                    run = _Run(name, seeded, out, method, small, given, asked)
                     record = run.finish(backbone, stream, cache, progress)
                     done[method, seed] = record
                     spent.setdefault(method, []).append(record["seconds"])
@@ -108,6 +124,8 @@ class _Run:
     out: Path
     method: str
     small: bool
+    given: Mapping[str, float]
+    asked: Sequence[str]
 
     @property
     def path(self) -> Path:
@@ -118,7 +136,7 @@ class _Run:
     ) -> dict[str, Any]:
         """Learn and score the tasks that are not done yet, and write the outcome."""
         started, tasks = time.perf_counter(), stream.tasks
-        learner, standing = self._resume(backbone, len(tasks), cache)
+        learner, standing = self._resume(backbone, stream, cache)
         before = sum(standing.seconds)
         for i in range(standing.tasks, len(tasks)):
             last = i == len(tasks) - 1
@@ -140,7 +158,7 @@ class _Run:
         return record
 
     def _resume(
-        self, backbone: Backbone, tasks: int, cache: FeatureCache
+        self, backbone: Backbone, stream: Stream, cache: FeatureCache
     ) -> tuple[Contestant, _Standing]:
         """What was learned before a stop; damaged or missing counts as nothing learned."""
         entry = CONTESTANTS[self.method]
@@ -152,8 +170,10 @@ class _Run:
         except (OSError, ValueError, KeyError, TypeError, RememberingError):
             learning = self.experiment.learning
             router = self.experiment.compared or learning.router  # for ours, as published
-            settings = replace(learning, epochs=self.experiment.epochs(tasks), router=router)
-            return entry.new(backbone, settings, cache), _Standing()
+            epochs = self.experiment.epochs(len(stream.tasks))
+            settings = replace(learning, epochs=epochs, router=router)
+            options = entry.options(self.given, stream)
+            return entry.new(backbone, settings, cache, options), _Standing()
 
     def _keep(self, learner: Contestant, standing: _Standing) -> None:
         """State first, then the standing that names it, then the old state goes."""
@@ -190,6 +210,8 @@ class _Run:
             "tasks": len(stream.tasks),
             "method": self.method,
             **dataclasses.asdict(learner.about),
+            "given": dict(self.given),
+            "asked": list(self.asked),
             "units": {unit: _scores(rows) for unit, rows in standing.matrices.items()},
             "trained": learner.trained,
             "kept": dataclasses.asdict(learner.footprint()),
@@ -226,26 +248,43 @@ def _speed(learner: Contestant, stream: Stream) -> float:
     return len(some) / min(times)
 
 
-def _open(out: Path, name: str, experiment: Experiment, small: bool) -> None:
-    """Note the settings, or make sure that they are those noted."""
+def _open(
+    out: Path,
+    name: str,
+    experiment: Experiment,
+    small: bool,
+    options: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Note the settings, or make sure that they are those noted; options method by method."""
     config = {"name": name, "small": small, "experiment": typed.write(with_seed(experiment, 0))}
-    path = out / COMPARE
+    path, given = out / COMPARE, {}
     if path.is_file():
         try:
             noted = tomllib.loads(path.read_text())
         except ValueError as error:
             raise RememberingError(f"{path} is damaged ({error}); give another --out") from error
+        given = noted.pop("options", {})
         if noted != tomllib.loads(tomli_w.dumps(config)):
             raise RememberingError(
                 f"{out} holds a comparison with other settings ({COMPARE} differs); "
                 "give another --out"
             )
+        for method in options:
+            if given.get(method, options[method]) != options[method]:
+                raise RememberingError(
+                    f"{out} holds '{method}' with other options "
+                    f"({_told(given[method])}, not {_told(options[method])}); give another --out"
+                )
     elif in_use(out):
         raise RememberingError(f"{out} is not empty and holds no comparison; give another --out")
     remove_unfinished(out)
-    write_atomic(path, tomli_w.dumps(config).encode())
+    write_atomic(path, tomli_w.dumps(config | {"options": {**given, **options}}).encode())
     left_out = {name: dataclasses.asdict(method) for name, method in LEFT_OUT.items()}
     write_atomic(out / LEFT_OUT_FILE, (json.dumps(left_out, indent=1) + "\n").encode())
+
+
+def _told(options: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {value:g}" for name, value in options.items()) or "its defaults"
 
 
 def _path(out: Path, method: str, seed: int) -> Path:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.base import Kept, accuracy
+from remembering.baselines.exemplars import PER_CLASS
 from remembering.baselines.features import FeatureCache
 from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
@@ -18,7 +21,7 @@ from remembering.evaluation.protocols import Evaluator
 from remembering.images import ImageSequence
 from remembering.model import RememberingTransformer
 from remembering.progress import Progress
-from remembering.tasks.stream import TaskData
+from remembering.tasks.stream import Stream, TaskData
 from remembering.tasks.task import Label, Task
 
 
@@ -144,7 +147,8 @@ class Ours(Contestant):
 
     def footprint(self) -> Kept:
         kept = self.model.footprint()
-        return Kept(kept.total_parameters, 4 * kept.total_parameters + kept.replay_bytes)
+        images = sum(len(memory.labels) for memory in self.model.memories.values())
+        return Kept(kept.total_parameters, 4 * kept.total_parameters + kept.replay_bytes, images)
 
     def save(self, path: Path) -> None:
         self.model.save(path)
@@ -154,8 +158,15 @@ class Ours(Contestant):
 class Entry:
     """How to make a contestant, and how to read one back."""
 
-    new: Callable[[Backbone, Settings, FeatureCache], Contestant]
+    new: Callable[[Backbone, Settings, FeatureCache, Mapping[str, float]], Contestant]
     load: Callable[[Path, Backbone, FeatureCache], Contestant]
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    """Its options; those of ours are the experiment's settings."""
+
+    def options(self, given: Mapping[str, float], stream: Stream) -> dict[str, float]:
+        """Those given; and who keeps images may keep as many as the others, unless told so."""
+        classes = sum(len(data.train.classes) for data in stream.tasks)
+        return {**({"memory": PER_CLASS * classes} if "memory" in self.defaults else {}), **given}
 
 
 def as_published(settings: Settings) -> Settings:
@@ -170,7 +181,7 @@ def by_default(settings: Settings) -> Settings:
 
 def _ours(title: str, units: tuple[str, ...], change: Callable[[Settings], Settings]) -> Entry:
     return Entry(
-        lambda backbone, settings, cache: Ours(
+        lambda backbone, settings, cache, options: Ours(
             RememberingTransformer(backbone, change(settings)), title, units
         ),
         lambda path, backbone, cache: Ours(
@@ -180,13 +191,15 @@ def _ours(title: str, units: tuple[str, ...], change: Callable[[Settings], Setti
 
 
 def _rival(method: type[Baseline]) -> Entry:
-    def new(backbone: Backbone, settings: Settings, cache: FeatureCache) -> Contestant:
-        return Rival(method(backbone, settings, cache))
+    def new(
+        backbone: Backbone, settings: Settings, cache: FeatureCache, options: Mapping[str, float]
+    ) -> Contestant:
+        return Rival(method(backbone, settings, cache, **options))
 
     def load(path: Path, backbone: Backbone, cache: FeatureCache) -> Contestant:
         return Rival(method.load(path, backbone, cache))
 
-    return Entry(new, load)
+    return Entry(new, load, method.defaults)
 
 
 CONTESTANTS: dict[str, Entry] = {
@@ -201,8 +214,49 @@ def names(wanted: str) -> list[str]:
     """The methods that a list such as "all" or "ewc,lwf" names."""
     chosen = list(CONTESTANTS) if wanted == "all" else [n.strip() for n in wanted.split(",")]
     for name in chosen:
-        if name not in CONTESTANTS:
-            close = difflib.get_close_matches(name, CONTESTANTS, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(CONTESTANTS)}"
-            raise RememberingError(f"there is no method '{name}'; {hint}")
+        _known("method", name, CONTESTANTS)
     return list(dict.fromkeys(chosen))
+
+
+def options(wanted: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What words such as "ewc.strength=100" change, by method; all must be among `methods`.
+
+    >>> options(["ewc.strength=100", "ewc.images=50"], ["ewc", "ncm"])
+    {'ewc': {'strength': 100.0, 'images': 50.0}}
+    """
+    found: dict[str, dict[str, float]] = {}
+    for word in wanted:
+        parts = re.fullmatch(r"([^.=]+)\.([^.=]+)=(.+)", word)
+        if parts is None:
+            raise RememberingError(
+                f"--options {word} must be METHOD.OPTION=NUMBER, such as ewc.strength=100"
+            )
+        method, option, text = parts.groups()
+        _known("method", method, CONTESTANTS)
+        defaults = CONTESTANTS[method].defaults
+        if not defaults:
+            raise RememberingError(f"--options {word}: method '{method}' has no options")
+        _known(f"option of '{method}'", option, defaults)
+        if method not in methods:
+            raise RememberingError(f"--options {word}: '{method}' is not among the --methods")
+        if option in found.get(method, {}):
+            raise RememberingError(f"--options gives {method}.{option} twice; give it once")
+        found.setdefault(method, {})[option] = _number(word, text)
+    return found
+
+
+def _number(word: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RememberingError(f"--options {word}: '{text}' is no finite number")
+    return value
+
+
+def _known(what: str, name: str, among: Mapping[str, object]) -> None:
+    if name not in among:
+        close = difflib.get_close_matches(name, among, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(among)}"
+        raise RememberingError(f"there is no {what} '{name}'; {hint}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import make_task
@@ -13,6 +15,12 @@ from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.images import ImageList
 from remembering.tasks.task import Task
+
+
+@pytest.fixture(scope="module")
+def backbone(checkpoints: dict[str, Path]) -> Backbone:
+    """The random one: nothing is learned here."""
+    return Backbone.load(checkpoints["vit"])
 
 
 def filled(backbone: Backbone, budget: int, tasks: list[Task]) -> tuple[Baseline, Exemplars]:

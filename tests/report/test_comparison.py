@@ -36,7 +36,7 @@ def scores(after: list[float | None], forgetting: float | None = 0.1) -> dict[st
 
 def make_record(method: str, seed: int, units: dict[str, Any], **changes: Any) -> dict[str, Any]:
     record = {
-        "version": 1,
+        "version": 2,
         "experiment": "cifar10-5",
         "description": "CIFAR-10 in two.",
         "small": True,
@@ -51,9 +51,11 @@ def make_record(method: str, seed: int, units: dict[str, Any], **changes: Any) -
         "stores": "next to nothing",
         "published": None,
         "options": {},
+        "given": {},
+        "asked": ["cifar10-5", "--small"],
         "units": units,
         "trained": 1000,
-        "kept": {"parameters": 2000, "bytes": 8000},
+        "kept": {"parameters": 2000, "bytes": 8000, "images": 200},
         "seconds_learning": [1.0, 2.5],
         "images_per_second": 100.0,
         "seconds": 5.0,
@@ -97,6 +99,7 @@ def test_table_is_sorted_and_averaged(folder: Path) -> None:
         "10.0 ± 0.0",
         "1,000",
         "2,000",
+        "200",
         "8.0 kB",
         "3.5",
         "100",
@@ -124,7 +127,31 @@ def test_methods_left_out_come_last_with_the_reason(tmp_path: Path) -> None:
 def test_methods_are_told_once(folder: Path) -> None:
     rows = methods_table(load_comparison(folder)).rows
     assert [row[0] for row in rows] == ["Ours", "Joint", "LwF"]
-    assert rows[0][1:] == ("next to nothing", "Somebody (2020), A title")
+    assert rows[0][1:] == ("next to nothing", "–", "Somebody (2020), A title")
+
+
+def test_options_and_the_command_that_makes_it_again(tmp_path: Path) -> None:
+    """Options that were given are in the command, those in force in the table of methods."""
+    asked = ["my/two tasks.toml", "--backbone", "models/vit", "--image-size", "112"]
+    records = [
+        make_record(
+            "der",
+            seed,
+            {"sample": scores([0.9, 0.1])},
+            options={"memory": 1234567.0, "alpha": 0.1},
+            given={"memory": 1234567.0},
+            asked=asked,
+        )
+        for seed in (0, 2)
+    ]
+    records.append(make_record("ewc", 0, {"sample": scores([0.9, 0.1])}, asked=asked))
+    comparison = load_comparison(write(tmp_path / "c", records))
+    assert comparison.command == (
+        "remember compare 'my/two tasks.toml' --backbone models/vit --image-size 112 "
+        "--methods der,ewc --options der.memory=1234567 --seeds 0,2"
+    )
+    told = {row[0]: row[2] for row in methods_table(comparison).rows}
+    assert told == {"DER": "memory = 1234567, alpha = 0.1", "EWC": "–"}
 
 
 def test_curves_have_bands_over_seeds_and_levels(folder: Path) -> None:
@@ -175,9 +202,10 @@ def test_markdown(folder: Path) -> None:
 
 
 def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
-    hostile = dict.fromkeys(
+    hostile: dict[str, Any] = dict.fromkeys(
         ("title", "reference", "stores", "description", "backbone", "data", "experiment"), HOSTILE
     )
+    hostile |= {"asked": [HOSTILE], "options": {HOSTILE: 1.0}, "given": {HOSTILE: 1.0}}
     record = make_record("lwf", 0, {"sample": scores([0.9, 0.1])}, **hostile)
     why = {"title": HOSTILE, "reference": HOSTILE, "published": None, "reason": HOSTILE}
     folder = write(tmp_path / "c", [record], {"x": why})
@@ -189,7 +217,8 @@ def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 9}, "version 1"),
+        ({"version": 9}, "version 2"),
+        ({"given": None}, "no right 'given'"),
         ({"units": None}, "no right 'units'"),
         ({"kept": 3}, "no right 'kept'"),
         ({"tasks": 3}, "differ in tasks"),

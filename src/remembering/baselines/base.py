@@ -46,6 +46,8 @@ class Kept:
     """Floating-point numbers."""
     bytes: int
     """Everything: these, counters, and stored images."""
+    images: int = 0
+    """Training images, within those bytes."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Kept:
@@ -53,6 +55,7 @@ class Kept:
         return cls(
             sum(t.numel() for t in tensors.values() if t.is_floating_point()),
             sum(t.nbytes for t in tensors.values()),
+            sum(len(t) for name, t in tensors.items() if name.endswith(".images")),
         )
 
 
@@ -60,7 +63,7 @@ class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
     To add one, subclass this (or `SingleAdapter`, or `FrozenFeatures`) in a file of its own and
-    name it in `remembering.baselines.BASELINES`; `tests/baselines/test_baselines.py` then runs on
+    name it in `remembering.baselines.BASELINES`; `tests/baselines/test_contract.py` then runs on
     it. Tensors in `tensors` are replaced, never changed in place: that is how a task that fails is
     taken back. Row i of whatever a method keeps per class belongs to `classes[i]`.
     """
@@ -76,7 +79,8 @@ class Baseline(ABC):
     stores: ClassVar[str]
     """What is kept, in a sentence."""
     defaults: ClassVar[Mapping[str, float]] = {}
-    """Its own numbers by name; `options` has those in force."""
+    """Its own numbers by name; `options` has those in force. `memory` is how many training images
+    it keeps in all: a comparison gives each method that has it the same (see exemplars.py)."""
     every_task: ClassVar[bool] = True
     """Whether it is worth asking after each task, or only after the last."""
 

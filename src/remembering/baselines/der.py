@@ -34,7 +34,8 @@ class DER(SingleAdapter):
     compared; the paper has outputs for all classes from the start. The paper augments images; here
     nothing does.
 
-    α, β and the size of the buffer are the authors' for CIFAR-10 with the smallest buffer.
+    α, β and the size of the buffer are the authors' for CIFAR-10 with the smallest buffer. A
+    comparison gives it as many images as other methods with a memory.
     """
 
     name = "der"

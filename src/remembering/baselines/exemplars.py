@@ -15,6 +15,10 @@ from remembering.images import ImageSequence, joined
 from remembering.memory import herd
 from remembering.tasks.task import Task
 
+PER_CLASS = 20
+"""Images that a comparison lets a method keep for each class of each task, in one memory for all:
+2,000 for CIFAR-100, as in iCaRL, and 200 for CIFAR-10, the smallest buffer of DER++."""
+
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """Features, targets and a number of images to the positions of those kept, best first in a class;
 `memory.herd` is one."""

@@ -32,8 +32,8 @@ class FeTrIL(SingleAdapter):
 
     Adapted: the representation is the frozen backbone with an adapter, trained by cross entropy on
     the first task. A class that comes back is learned from its new images and from features moved
-    to its old mean. C is scikit-learn's default; on training images of scikit-learn's digits that
-    were held out, C = 100 did as well.
+    to its old mean. C is the authors' for CIFAR-100; on training images of scikit-learn's digits
+    that were held out, C = 100 did as well.
     """
 
     name = "fetril"

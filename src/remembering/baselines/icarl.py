@@ -35,7 +35,8 @@ class ICaRL(SingleAdapter):
     Adapted: φ is the normalised CLS token under the one adapter. A label that comes back is new
     again, and has exemplars of both tasks. The paper augments images; here nothing does.
 
-    The paper keeps 2,000 exemplars for the 100 classes of CIFAR-100; 200 are as many for ten.
+    The paper keeps 2,000 exemplars for the 100 classes of CIFAR-100; 200 are as many for ten. A
+    comparison gives as many for each class of its stream.
     """
 
     name = "icarl"

@@ -55,9 +55,9 @@ class Joint(SingleAdapter):
         """As counted from `everything`, without decoding every image for it."""
         self.settle()
         kept = Kept.of(self.tensors)
-        images = sum(image_bytes(self.backbone, images) for images, _ in self.data)
-        targets = sum(8 * len(labels) for _, labels in self.data)
-        return Kept(kept.parameters, kept.bytes + images + targets)
+        pixels = sum(image_bytes(self.backbone, images) for images, _ in self.data)
+        count = sum(len(labels) for _, labels in self.data)
+        return Kept(kept.parameters, kept.bytes + pixels + 8 * count, count)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = {k: v for k, v in tensors.items() if not k.startswith("data.")}

@@ -40,7 +40,7 @@ class MUC(SingleAdapter):
     and those of the last task alone are kept (the authors distil no others). Answers compare the
     outputs of all tasks as they are.
 
-    K, T and α are the authors'.
+    K, T and α are the authors'; their D has no factor T².
     """
 
     name = "muc"

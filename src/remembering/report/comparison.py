@@ -20,7 +20,7 @@ from remembering.report.results import FILE_NAME, Group, Statistic, count, load_
 from remembering.report.tables import NOTHING, Table, size
 
 COMPARE, LEFT_OUT_FILE = "compare.toml", "left-out.json"
-VERSION = 1
+VERSION = 2
 
 Record = dict[str, Any]
 
@@ -38,6 +38,9 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
     "reference": str,
     "stores": str,
     "published": (str, type(None)),
+    "options": dict,
+    "given": dict,
+    "asked": list,
     "units": dict,
     "trained": int,
     "kept": dict,
@@ -153,10 +156,15 @@ class Comparison:
     @property
     def command(self) -> str:
         """The command that makes it again."""
-        methods = dict.fromkeys(row.first["method"] for row in self.rows)
-        words = ["remember", "compare", " ".join(self.experiment.split())]
-        words += ["--small"] if self.first["small"] else []
-        words += ["--methods", ",".join(sorted(methods))]
+        given = {row.first["method"]: row.first["given"] for row in self.rows}
+        changed = [
+            f"{method}.{option}={number_text(value)}"
+            for method, options in sorted(given.items())
+            for option, value in options.items()
+        ]
+        words = ["remember", "compare", *(" ".join(word.split()) for word in self.first["asked"])]
+        words += ["--methods", ",".join(sorted(given))]
+        words += ["--options", *changed] if changed else []
         return shlex.join([*words, "--seeds", ",".join(map(str, self.seeds))])
 
     @property
@@ -165,6 +173,27 @@ class Comparison:
         words = ("compare", self.title, self.backbone)
         parts = (re.sub(r"[^a-z0-9]+", "-", str(word).lower()).strip("-") for word in words)
         return "-".join(part for part in parts if part)
+
+
+def asked(
+    name: str, small: bool, backbone: str | None, image_size: int | None, data: str | None
+) -> list[str]:
+    """What a comparison was asked with, beside methods, options and seeds.
+
+    Paths are as they were given; of one that only this machine has, the end.
+
+    >>> asked("cifar10-5", True, "/home/me/models/vit-tiny", 112, None)
+    ['cifar10-5', '--small', '--backbone', 'PATH/vit-tiny', '--image-size', '112']
+    """
+    given = {"--backbone": backbone, "--image-size": image_size, "--data": data}
+    words = [name, *(["--small"] if small else [])]
+    for option, value in given.items():
+        words += [] if value is None else [option, str(value)]
+    paths = [Path(word).expanduser() for word in words]
+    return [
+        f"PATH/{path.name}" if path.is_absolute() else word
+        for path, word in zip(paths, words, strict=True)
+    ]
 
 
 def load_comparison(folder: Path) -> Comparison:
@@ -231,6 +260,7 @@ def comparison_table(comparison: Comparison) -> Table:
             percent(row.score("forgetting"), seeds),
             size(round(row.number(lambda r: r["trained"]).mean)),
             size(round(row.number(lambda r: r["kept"]["parameters"]).mean)),
+            size(round(row.number(lambda r: r["kept"]["images"]).mean)),
             bytes_text(row.bytes),
             f"{row.number(lambda r: sum(r['seconds_learning'])).mean:.1f}",
             f"{row.number(lambda r: r['images_per_second']).mean:.0f}",
@@ -240,7 +270,7 @@ def comparison_table(comparison: Comparison) -> Table:
     ]
     for method in comparison.left_out.values():
         printed = published_method(comparison.experiment, method["published"])
-        rows.append((method["title"], *[NOTHING] * 8, published_text(printed)))
+        rows.append((method["title"], *[NOTHING] * 9, published_text(printed)))
     return Table(
         caption=f"{comparison.title}, methods compared: {comparison.settings}",
         headers=(
@@ -250,6 +280,7 @@ def comparison_table(comparison: Comparison) -> Table:
             "Forgetting (points)",
             "Trained",
             "Kept",
+            "Images kept",
             "Bytes kept",
             "Training (s)",
             "Images/s",
@@ -264,17 +295,34 @@ def methods_table(comparison: Comparison) -> Table:
     """What each method is and keeps."""
     methods = {row.first["method"]: row.first for row in comparison.rows}
     rows = tuple(
-        (record["title"], record["stores"], record["reference"]) for record in methods.values()
+        (
+            record["title"],
+            record["stores"],
+            ", ".join(f"{k} = {number_text(v)}" for k, v in record["options"].items()) or NOTHING,
+            record["reference"],
+        )
+        for record in methods.values()
     )
-    return Table(f"{comparison.title}: methods", ("Method", "What it keeps", "Reference"), rows)
+    headers = ("Method", "What it keeps", "Options", "Reference")
+    return Table(f"{comparison.title}: methods", headers, rows)
+
+
+def number_text(value: float) -> str:
+    """All digits of an option, and no more.
+
+    >>> number_text(100000.0), number_text(0.1)
+    ('100000', '0.1')
+    """
+    return str(value).removesuffix(".0")
 
 
 def _note(comparison: Comparison) -> str:
     note = (
         "Accuracy: mean over tasks after the last one, each image alone unless a routing unit is "
         "named. Average: mean of that after each task. Trained: parameters that gradient descent "
-        "changes. Kept: beside the frozen backbone. Paper: what Table 1 prints, with other "
-        "backbones and all the data."
+        "changes. Kept: numbers beside the frozen backbone. Images kept: all methods with a memory "
+        "have one of 20 training images for each class of each task, unless the command says "
+        "otherwise. Paper: what Table 1 prints, with other backbones and all the data."
     )
     if len(comparison.seeds) > 1:
         note += " ± is the deviation over seeds."

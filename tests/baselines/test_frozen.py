@@ -1,0 +1,83 @@
+"""Methods that read features of the frozen backbone."""
+
+from __future__ import annotations
+
+import torch
+
+from remembering.backbone import Backbone
+from remembering.baselines import BASELINES
+from remembering.baselines.bir import Network
+from remembering.baselines.features import FeatureCache, frozen_features
+
+from .example import SETTINGS, STREAM, made, taught
+
+
+def test_nearest_class_mean_is_the_mean(backbone: Backbone) -> None:
+    learner = taught("ncm", backbone)
+    data = STREAM[1].train
+    features = frozen_features(backbone, data.images, backbone.depth)
+    for label in data.classes:
+        rows = torch.tensor([other == label for other in data.labels])
+        found = learner.tensors["means"][learner.classes.index(label)]
+        torch.testing.assert_close(found, features[rows].mean(0))
+
+
+def test_streaming_lda_finds_means_and_covariance(backbone: Backbone) -> None:
+    """Of two classes drawn with known ones, in two parts."""
+    rng = torch.Generator().manual_seed(0)
+    mix, centres = torch.randn(4, 4, generator=rng), torch.tensor([[3.0] * 4, [-2.0] * 4])
+    targets = torch.arange(4000) % 2
+    features = centres[targets] + torch.randn(4000, 4, generator=rng) @ mix
+    learner = BASELINES["slda"](backbone, SETTINGS)
+    learner.classes = (0, 1)
+    for part in (slice(0, 1000), slice(1000, 4000)):
+        learner.learn_features(features[part], targets[part])  # type: ignore[attr-defined]
+    wanted = mix.mT @ mix
+    found = learner.tensors["covariance"]
+    assert float((found - wanted).norm() / wanted.norm()) < 0.1
+    assert float((learner.tensors["means"] - centres).abs().max()) < 0.2
+    assert learner.tensors["counts"].tolist() == [2000, 2000]
+
+
+def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
+    """Its sums are the same whatever the order of the tasks."""
+    forward = taught("ranpac", backbone)
+    backward = made("ranpac", backbone)
+    for data in reversed(STREAM):
+        backward.learn(data.train)
+    torch.testing.assert_close(forward.tensors["gram"], backward.tensors["gram"], rtol=1e-4, atol=1)
+
+
+def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
+    """Features made for a class are near to the real ones of that class."""
+    learner = taught("bir", backbone)
+    network = Network(learner.tensors, learner.gates(torch.zeros(1)))  # type: ignore[attr-defined]
+    means = []
+    for label in learner.classes:
+        data = next(data.train for data in STREAM if label in data.train.classes)
+        rows = torch.tensor([other == label for other in data.labels])
+        means.append(frozen_features(backbone, data.images[rows], backbone.depth).mean(0))
+    classes = torch.arange(4).repeat(20)
+    dreams = network.dreamt(classes, torch.Generator().manual_seed(0))
+    nearest = torch.cdist(dreams, torch.stack(means)).argmin(1)
+    assert float((nearest == classes).float().mean()) > 0.7
+
+
+class TestFeatureCache:
+    def test_methods_share_features(self, backbone: Backbone) -> None:
+        cache = FeatureCache()
+        first = BASELINES["ncm"](backbone, SETTINGS, cache)
+        first.learn(STREAM[0].train)
+        assert cache.saved == 0
+        second = BASELINES["slda"](backbone, SETTINGS, cache)
+        second.learn(STREAM[0].train)
+        assert cache.saved > 0
+
+    def test_is_bounded_and_tells_depths_and_images_apart(self, backbone: Backbone) -> None:
+        images = STREAM[0].test.images
+        cache = FeatureCache(limit=len(images) * 96 * 4)
+        deep = cache.features(backbone, images, 6)
+        assert not torch.equal(cache.features(backbone, images, 3), deep)
+        assert cache.bytes <= cache.limit
+        assert torch.equal(cache.features(backbone, images, 6), deep)
+        assert not torch.equal(cache.features(backbone, images.flip(0), 6), deep)

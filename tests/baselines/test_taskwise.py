@@ -1,0 +1,59 @@
+"""Methods with a head for each task."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from remembering.adapters import Adapter
+from remembering.backbone import Backbone
+from remembering.baselines.clom import CLOM
+from remembering.baselines.hypernet import HyperNet
+from remembering.baselines.rotations import Rotated
+from remembering.baselines.supsup import SupSup
+from remembering.encoding import Prefix
+
+from .example import SETTINGS, STREAM
+
+
+def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
+    fresh = HyperNet(backbone, SETTINGS).new_adapter().active()
+    like = Adapter.new(backbone, SETTINGS.rank, 0, torch.Generator().manual_seed(0))
+    assert fresh.a.shape == like.a.shape
+    assert not fresh.b.any()
+    assert float(fresh.a.std()) == pytest.approx(float(like.a.std()), rel=0.3)
+
+
+def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
+    moved = []
+    for strength in (0.0, 0.01):
+        learner = HyperNet(backbone, SETTINGS, strength=strength)
+        learner.learn(STREAM[0].train)
+        before = learner.adapter(0).made()
+        learner.learn(STREAM[1].train)
+        moved.append(float((learner.adapter(0).made() - before).norm()))
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_supsup_trains_no_weight(backbone: Backbone) -> None:
+    """An adapter is the same random numbers in every task, under masks that differ."""
+    learner = SupSup(backbone, SETTINGS)
+    assert not learner.new_adapter().active().b.any()
+    for data in STREAM:
+        learner.learn(data.train)
+    first, second = (learner.adapter(number).b for number in (0, 1))
+    assert set(first.abs().unique().tolist()) == set(second.abs().unique().tolist())
+    both = (first != 0) & (second != 0)
+    assert torch.equal(first[both], second[both])
+    assert not torch.equal(first != 0, second != 0)
+
+
+def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
+    """Its outputs for each class and turn say how an image is turned."""
+    learner = CLOM(backbone, SETTINGS)
+    data = STREAM[0]
+    learner.learn(data.train)
+    turned = Rotated(backbone, data.test.images)
+    said = learner.said(0, Prefix(backbone, turned, 0)[torch.arange(len(turned))])
+    wanted = torch.arange(len(turned)) // len(data.test)
+    assert float((said.argmax(1) // 2 == wanted).float().mean()) > 0.6

@@ -22,7 +22,8 @@ from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.config import RouterSettings, Settings
 from remembering.heads import Head
-from remembering.model import RememberingTransformer, TaskRecord
+from remembering.model import RememberingTransformer
+from remembering.records import TaskRecord
 
 BATCH, CLASSES, HALF = 64, 2, 6
 

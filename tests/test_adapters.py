@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remembering.adapters import Adapter, AdapterBank, OneAdapter, from_peft, to_peft
+from remembering.adapters import Adapter, OneAdapter, from_peft, to_peft
 from remembering.backbone import Backbone
+from remembering.bank import AdapterBank
 from remembering.errors import RememberingError
 
 

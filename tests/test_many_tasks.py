@@ -12,8 +12,9 @@ from test_adapters import random_adapter, some_tokens
 from test_model import learned, tensors
 
 from remembering import adapters, parts, store
-from remembering.adapters import Adapter, AdapterBank
+from remembering.adapters import Adapter
 from remembering.backbone import Backbone
+from remembering.bank import AdapterBank
 from remembering.errors import RememberingError
 from remembering.files import write_atomic
 from remembering.model import RememberingTransformer

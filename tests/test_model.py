@@ -21,8 +21,9 @@ from remembering.backbone import Backbone
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
 from remembering.fusion import fuse
-from remembering.model import RememberingTransformer, choose
+from remembering.model import RememberingTransformer
 from remembering.progress import Progress, Step
+from remembering.records import choose
 from remembering.tasks.task import Task
 
 FAST: dict[str, Any] = {

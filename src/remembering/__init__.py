@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from remembering.backbone import Backbone
     from remembering.config import RouterSettings, Settings
     from remembering.errors import RememberingError
-    from remembering.model import Prediction, RememberingTransformer
+    from remembering.model import RememberingTransformer
+    from remembering.records import Prediction
     from remembering.tasks.task import Task
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ __all__ = [
 # Looked up on first use: torch and transformers take seconds to import, `remember --help` must not.
 _HOMES = {
     "Backbone": "backbone",
-    "Prediction": "model",
+    "Prediction": "records",
     "RememberingError": "errors",
     "RememberingTransformer": "model",
     "RouterSettings": "config",

@@ -23,7 +23,8 @@ from remembering.routers.gaussian import GaussianRouter
 from remembering.tasks.task import Label, Task
 
 if TYPE_CHECKING:
-    from remembering.model import RememberingTransformer, TaskRecord
+    from remembering.model import RememberingTransformer
+    from remembering.records import TaskRecord
 
 FLAG = 0.2
 """p-values up to this count as strange when a group of images is judged."""

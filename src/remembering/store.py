@@ -24,8 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, to_peft
+from remembering.adapters import CONFIG_FILE, WEIGHTS_FILE, to_peft
 from remembering.backbone import BUNDLED, Backbone
+from remembering.bank import AdapterBank
 from remembering.checkpoint import NAME as PROGRESS
 from remembering.errors import RememberingError
 from remembering.files import UNFINISHED, remove_unfinished, sha256, write_atomic
@@ -55,6 +56,7 @@ from remembering.parts import (
     unpack_head,
     unpack_memory,
 )
+from remembering.records import TaskRecord
 
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
@@ -263,7 +265,7 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
 def _assemble(
     folder: Path, manifest: Manifest, backbone: str | Path | None, adapter_memory: int | None
 ) -> RememberingTransformer:
-    from remembering.model import RememberingTransformer, TaskRecord
+    from remembering.model import RememberingTransformer
 
     reference = manifest.backbone
     loaded = Backbone.load(backbone or reference.name, reference.image_size)

@@ -18,8 +18,9 @@ from remembering.encoding import encode_task
 from remembering.engine import Engine, current
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
-from remembering.model import RememberingTransformer, choose
+from remembering.model import RememberingTransformer
 from remembering.progress import SILENT, Progress
+from remembering.records import choose
 from remembering.routers import Router, make_router
 from remembering.seeding import generator
 from remembering.tasks.stream import TaskData

@@ -162,7 +162,7 @@ class TestWrongInput:
         self, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         manifest = model / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 99'))
+        manifest.write_text(manifest.read_text().replace('"version": 3', '"version": 99'))
         before = files(model)
         more = class_folder(tmp_path / "more", ("x", "y"))
         for arguments in (

@@ -22,6 +22,7 @@ class AdapterBank(Mapping[int, Adapter]):
     One that is stored is read when it is first asked for. With a limit of `memory` bytes, those
     that were not used for longest make room, if they are stored; they are read again when needed.
 
+    >>> from remembering.backbone import Backbone
     >>> backbone = Backbone.load("bundled")
     >>> bank = AdapterBank()
     >>> rng = torch.Generator().manual_seed(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from conftest import FAMILIES
 from hypothesis import given, settings
@@ -89,6 +90,19 @@ def test_gradients_are_those_of_the_two_products(which: tuple[int, int], rank: i
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+def test_gradients_under_mixed_precision_are_nearly_the_same(backbone: Backbone) -> None:
+    tokens = some_tokens(backbone, 3)
+    found = []
+    for precise in (True, False):
+        adapter = random_adapter(backbone, 0).trainable()
+        with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
+            backbone.finish(tokens, adapters=adapter.active()).float().square().sum().backward()
+        assert adapter.a.grad is not None
+        assert adapter.b.grad is not None
+        found.append(torch.cat([adapter.a.grad.flatten(), adapter.b.grad.flatten()]))
+    assert F.cosine_similarity(*found, dim=0) > 0.99
 
 
 def test_add_replace_remove(backbone: Backbone) -> None:

@@ -135,16 +135,18 @@ class _Merged(torch.autograd.Function):
         """With g the gradient of the output: g (W + B A) for x, (g B)ᵀ x for A, gᵀ (x Aᵀ) for B."""
         (g,) = gradients
         x, merged, a, b = ctx.saved_tensors
-        for_x = g @ merged if ctx.needs_input_grad[0] else None
+        for_x = (g @ merged.to(g.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         if not (ctx.needs_input_grad[3] or ctx.needs_input_grad[4]):
             return for_x, None, None, None, None
         count, rank, dim = a.shape
-        x, g = x.reshape(-1, dim), g.reshape(-1, len(merged))
+        # Under mixed precision the gradient has another type than the adapter.
+        x, g = x.reshape(-1, dim).to(g.dtype), g.reshape(-1, len(merged))
+        down = x @ a.flatten(0, 1).mT.to(g.dtype)
         # All projections at once: the B of each stands on the diagonal of one matrix.
-        for_a = (g @ torch.block_diag(*b)).mT @ x
-        for_b = (g.mT @ (x @ a.flatten(0, 1).mT)).view(count, -1, count, rank)
+        for_a = (g @ torch.block_diag(*b).to(g.dtype)).mT @ x
+        for_b = (g.mT @ down).view(count, -1, count, rank)
         own = for_b.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-        return for_x, None, None, for_a.view(a.shape), own
+        return for_x, None, None, for_a.view(a.shape).to(a.dtype), own.to(b.dtype)
 
 
 @dataclass(frozen=True)

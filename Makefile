@@ -1,9 +1,10 @@
 # make demo    five tasks in a row, in about two minutes
 # make test    what CI runs: ruff, mypy, pytest
+# make bench   speed and scale against named peers, half an hour; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test bench format clean
 
 demo: .venv/installed
 	$(BIN)/remember demo
@@ -13,6 +14,14 @@ test: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+BENCHMARKS := mixed_batch prediction training_step router_fitting prefix_cache many_tasks
+bench: .venv/installed
+	mkdir -p runs/bench
+	for name in $(BENCHMARKS); do \
+	  OMP_WAIT_POLICY=PASSIVE $(BIN)/python benchmarks/$$name.py $(if $(BACKBONE),--backbone $(BACKBONE)) \
+	    --json runs/bench/$$name.json || exit 1; \
+	done
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from remembering.backbone import Backbone
 from remembering.baselines.base import accuracy
-from remembering.config import Settings
+from remembering.config import RouterSettings, Settings
 from remembering.model import RememberingTransformer
 from remembering.seeding import permutation
 from remembering.tasks.sources import load
@@ -40,9 +40,13 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--eyes-steps", type=int, default=RouterSettings().eyes_steps)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
-    settings = Settings(rank=4, epochs=arguments.epochs, batch_size=32, lr=arguments.lr)
+    router = RouterSettings(eyes_steps=arguments.eyes_steps)
+    settings = Settings(
+        rank=4, epochs=arguments.epochs, batch_size=32, lr=arguments.lr, router=router
+    )
     source = limit(load(arguments.source, arguments.data), arguments.per_class, 25, SEED)
     stream = split(source, arguments.sizes, SEED)
     print("| stream | tasks found | adapters | accuracy (%) |")

@@ -93,12 +93,17 @@ def load(folder: str | None, size: int, shape: str = "vit-tiny") -> tuple[Backbo
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
         if folder is None or shape != "vit-tiny":
-            torch.manual_seed(0)
-            config = transformers.ViTConfig(**SHAPES[shape], image_size=224, patch_size=16)
-            transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(scratch)
-            folder = scratch
+            folder = str(random_vit(Path(scratch), shape))
         model = transformers.ViTModel.from_pretrained(folder, add_pooling_layer=False).eval()
         return Backbone.load(folder, size), model.requires_grad_(False)
+
+
+def random_vit(folder: Path, shape: str = "vit-tiny") -> Path:
+    """A ViT/16 with random weights, in hub layout: what it costs does not depend on them."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**SHAPES[shape], image_size=224, patch_size=16)
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
 
 
 def pixels(count: int, size: int) -> Tensor:

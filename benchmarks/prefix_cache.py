@@ -20,7 +20,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
-import transformers
+from common import random_vit
 from PIL import Image
 from torch import Tensor
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        name = arguments.backbone or _random_backbone(Path(folder) / "backbone")
+        name = arguments.backbone or random_vit(Path(folder) / "backbone")
         backbone = Backbone.load(name, SIZE)
         images = _images(Path(folder), arguments.images)
         result = _measure(backbone, images, arguments.repeats)
@@ -106,15 +106,6 @@ def _epoch(prefix: Prefix) -> tuple[float, list[float]]:
     start = time.perf_counter()
     train(backbone, adapter, head, lesson, settings, rules=rules)
     return time.perf_counter() - start, rules.values
-
-
-def _random_backbone(folder: Path) -> Path:
-    torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=192, num_attention_heads=3, intermediate_size=768, image_size=SIZE
-    )
-    transformers.ViTModel(config).save_pretrained(folder)
-    return folder
 
 
 def _images(folder: Path, count: int) -> ImageFiles:

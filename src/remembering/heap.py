@@ -9,9 +9,9 @@ import sys
 def give_back() -> None:
     """Let glibc return its free pages.
 
-    Each task needs matrices of some ten megabytes for a moment, and keeps some ten kilobytes that
-    then lie between them. Left alone, the holes are rarely used again: on 1,920 features a process
-    grows by 22 MB with every task, of which it uses 0.2.
+    Each task needs matrices of some ten megabytes for a moment, and keeps some hundred kilobytes
+    that come to lie between them. Left alone, the holes are rarely used again: a router on 1,920
+    features grew by 29 MB with each of 80 tasks, of which it used 0.2.
     """
     if sys.platform != "linux":
         return

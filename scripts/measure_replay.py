@@ -59,9 +59,10 @@ def _measure(run: Path, keeps: list[int]) -> Iterator[tuple[int, float, float]]:
         model.router = router
         right, alone = [], []
         for features, data in zip(asked, stream.tasks, strict=True):
-            adapters = model.gate(router.score(features).argmin(1))
+            errors, logits = router.opinion(features)
+            adapters = model.gate(errors.argmin(1))
             answers = model.answer(data.test.images, adapters)
-            answers = model.combine(answers, features, adapters, certain=False)
+            answers = model.combine(answers, logits, adapters, certain=False)
             said = [model.classes[i] for i in answers.argmax(1).tolist()]
             right.append(accuracy(said, data.test.labels))
             own = router.class_logits(features).argmax(1).tolist()

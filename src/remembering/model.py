@@ -232,10 +232,10 @@ class RememberingTransformer:
             raise RememberingError("there are no images to predict")
         if groups is not None:
             features = self.router_features(sequence, progress)
-            errors = self.router.score(features).cpu()
+            errors, logits = self.router.opinion(features)
             tasks = choose(errors, groups)
             answers = self.answer(sequence, self.gate(tasks), progress)
-            answers = self.combine(answers, features, self.gate(tasks), certain=True)
+            answers = self.combine(answers, logits, self.gate(tasks), certain=True)
             p = self.router.novelty(features).cpu() if unknown else None
             return self._prediction(answers, errors, tasks, p, unknown)
         parts = []
@@ -301,14 +301,15 @@ class RememberingTransformer:
             return "chosen adapter times router, among the adapter's classes"
         return "chosen adapter"
 
-    def combine(self, answers: Tensor, features: Tensor, adapters: Tensor, certain: bool) -> Tensor:
-        """What the chosen adapters answer, and what the router knows of their classes."""
-        if not self.router.knows_classes:
+    def combine(
+        self, answers: Tensor, logits: Tensor | None, adapters: Tensor, certain: bool
+    ) -> Tensor:
+        """What the chosen adapters answer, and the router's class logits if it has any."""
+        if logits is None:
             return answers
         if self._columns is None:
             tasks = [(record.adapter, record.classes) for record in self.tasks]
             self._columns = Columns.of(tasks, self.classes)
-        logits = self.router.class_logits(features).cpu()
         return combine(answers, logits, self._columns, adapters, certain)
 
     @torch.inference_mode()
@@ -393,9 +394,9 @@ class RememberingTransformer:
         self, images: Tensor | list[Tensor], novelty: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         features, tokens = self._encode(images)
-        errors = self.router.score(features).cpu()
+        errors, logits = self.router.opinion(features)
         adapters = self.gate(errors.argmin(1))
-        answers = self.combine(self._finish(tokens, adapters), features, adapters, certain=False)
+        answers = self.combine(self._finish(tokens, adapters), logits, adapters, certain=False)
         p = self.router.novelty(features).cpu() if novelty else errors.new_empty(0)
         return answers, errors, p
 

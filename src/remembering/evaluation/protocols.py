@@ -181,7 +181,7 @@ class Evaluator:
 
     def _score_task(self, model: RememberingTransformer, j: int, test: Task) -> TaskScore:
         features, images = self._features[j], torch.arange(len(test))
-        errors = model.router.score(features).cpu()
+        errors, known = model.router.opinion(features)
         position = {label: i for i, label in enumerate(model.classes)}
         wanted = torch.tensor([position[label] for label in test.labels])
         answers = torch.zeros(len(model.adapters), len(test), len(position))
@@ -198,7 +198,7 @@ class Evaluator:
         for unit in self.units:
             tasks = choose(errors, groups(unit, len(test)))
             said = answers[gate[tasks], images]
-            said = model.combine(said, features, model.gate(tasks), certain=unit != "sample")
+            said = model.combine(said, known, model.gate(tasks), certain=unit != "sample")
             accuracy[unit] = _share(said.argmax(1) == wanted)
             routing_accuracy[unit] = _share(tasks == j)
         own = TaskScore(
@@ -207,7 +207,7 @@ class Evaluator:
             oracle=_share(right[gate[j]]),
             ablated=_share(right[sure.argmax(0), images]),
             errors=errors.mean(0).tolist(),
-            router_alone=self._router_alone(model, features, test),
+            router_alone=self._router_alone(model, known, test),
         )
         if self._compared is None:
             return own
@@ -223,12 +223,12 @@ class Evaluator:
         return replace(own, compared=compared)
 
     def _router_alone(
-        self, model: RememberingTransformer, features: Tensor, test: Task
+        self, model: RememberingTransformer, logits: Tensor | None, test: Task
     ) -> float | None:
-        if not model.router.knows_classes:
+        if logits is None:
             return None
         labels = [label for record in model.tasks for label in record.classes]
-        said = model.router.class_logits(features).argmax(1).tolist()
+        said = logits.argmax(1).tolist()
         return mean([float(labels[i] == label) for i, label in zip(said, test.labels, strict=True)])
 
     def _novelty(

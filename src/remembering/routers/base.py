@@ -75,6 +75,10 @@ class Router(ABC):
             f"a {self.settings.kind} router knows no classes; use a gaussian one"
         )
 
+    def opinion(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Errors, as `score` gives them, and class logits, if classes are known; on the CPU."""
+        return self.score(features).cpu(), None
+
     def features(self, states: Sequence[Tensor]) -> Tensor:
         """What experts see of the backbone's states (each (n, tokens, dim)), side by side.
 

@@ -126,8 +126,11 @@ class GaussianRouter(Router):
         super().remove(task)
 
     def score(self, features: Tensor) -> Tensor:
-        fitted = self._fit()
-        return -_logsumexp(fitted.logits(features), fitted.owner, len(self.experts))
+        return self._errors(self.class_logits(features))
+
+    def opinion(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        logits = self.class_logits(features)
+        return self._errors(logits).cpu(), logits.cpu()
 
     def class_logits(self, features: Tensor) -> Tensor:
         return self._fit().logits(features)
@@ -144,6 +147,9 @@ class GaussianRouter(Router):
 
     def changed(self) -> None:
         self._fitted = None
+
+    def _errors(self, logits: Tensor) -> Tensor:
+        return -_logsumexp(logits, self._fit().owner, len(self.experts))
 
     def _fit(self) -> _Fitted:
         if self._fitted is None:

@@ -1,11 +1,11 @@
 """How strongly each rival holds on to the past, chosen on training images alone.
 
-    python scripts/choose_strengths.py digits-5
+    python scripts/choose_strengths.py digits-5 --per-class 40
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
 
 The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
 images of each class are learned, 30 others are asked about after the last task. Test images are
-not opened. Prints a Markdown table; the best of each method is bold.
+not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/rivals.md.
 """
 
 from __future__ import annotations

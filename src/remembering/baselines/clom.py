@@ -42,8 +42,9 @@ class CLOM(Taskwise):
     class; here μ_t is the mean of max_c f_{t, c} over the task's own images, there is no scale, and
     no image is stored.
 
-    The four `turns` are the paper's. λ (`contrast`) and the form of the calibration were chosen one
-    at a time, not together, on scikit-learn's digits, on training images that were held out.
+    The four `turns` are the paper's, τ is the authors'. λ (`contrast`) and the form of the
+    calibration were chosen one at a time, not together, on scikit-learn's digits, on training
+    images that were held out.
     """
 
     name = "clom"

@@ -25,8 +25,11 @@ class LwF(SingleAdapter):
 
     Adapted: to answer without knowing the task, the outputs of all tasks are compared as they are.
     A label that comes back is both learned and distilled. The paper's warm-up, in which only the
-    new outputs are trained, is left out: they start at zero. That ℓ_CE is over the new classes and
-    not over all was decided on scikit-learn's digits, in sight of their test images.
+    new outputs are trained, is left out: they start at zero.
+
+    λ and T are the paper's. On training images of scikit-learn's digits that were held out, λ made
+    no difference from 1 to 10, and ℓ_CE over all classes was worse by 28 points or more
+    (`python scripts/choose_strengths.py digits-5 --per-class 40 --methods lwf`).
     """
 
     name = "lwf"

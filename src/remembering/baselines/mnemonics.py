@@ -30,12 +30,13 @@ class Mnemonics(ICaRL):
     Adapted: Θ is the head alone, as in the authors' code; the adapter stands still. The step below
     has then a closed form, ∇_W ℓ(E) = (g(E) − Y)ᵀ φ(E) / |E| with g the sigmoid of the outputs and
     φ the features, so the gradient of the pixels needs no second derivative of a Transformer, and
-    φ(D) is computed once.
-    The model is iCaRL's, one of four that the paper plugs mnemonics into. After training the pixels
-    are rounded to 8 bits: they take what exemplars take. `lr` is that of Adam on pixels in 0..1.
+    φ(D) is computed once. The model is iCaRL's, one of four that the paper plugs mnemonics into.
+    After training the pixels are rounded to 8 bits: they take what exemplars take. `lr` is that of
+    Adam on pixels in 0..1.
 
     Memory as in iCaRL. The paper takes 50 epochs over exemplars, this takes 10: they are most of
-    its time. η and `lr` were chosen on scikit-learn's digits, on training images held out.
+    its time. η and `lr` were chosen on scikit-learn's digits, on training images that were held
+    out.
     """
 
     name = "mnemonics"

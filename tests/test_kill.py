@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     rng = random.Random(0)
     killed = 0
     while killed < KILLS:
+        started = time.monotonic()
         with subprocess.Popen(
             command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as process:
@@ -66,8 +68,9 @@ def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
                 process.kill()
                 killed += 1
                 continue
-        # It got through: compare, and begin anew for the kills that are left.
+        # It got through: compare, and begin anew for the kills that are left, aiming earlier.
         assert outcome(cut) == outcome(whole)
+        duration = min(duration, time.monotonic() - started)
         cut = tmp_path / f"cut after {killed}"
     subprocess.run(command(cut), check=True, env=environment, capture_output=True)
     assert outcome(cut) == outcome(whole)
@@ -95,17 +98,21 @@ def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     duration = time.monotonic() - started
     rng = random.Random(1)
     killed = 0
-    for _ in range(5):
+    while killed < 4:
+        started = time.monotonic()
         with subprocess.Popen(
             learn(cut, "--resume"), env=environment, stdout=subprocess.DEVNULL
         ) as process:
             try:
                 process.wait(timeout=duration * rng.uniform(0.5, 0.8))
-                break
             except subprocess.TimeoutExpired:
                 process.kill()
                 killed += 1
-    assert killed, "every process got through before it could be killed"
+                continue
+        if killed:
+            break
+        shutil.rmtree(cut)  # none was killed yet: anew, aiming earlier
+        duration = min(duration, time.monotonic() - started)
     if not (cut / "manifest.json").exists():
         subprocess.run(learn(cut, "--resume"), check=True, env=environment, capture_output=True)
     one, two = (

@@ -97,17 +97,7 @@ def _print(
         routed.append(float(chosen.float().mean()))
     shares = (100 * sum(values) / len(values) for values in (right, alone, routed))
     cells = " | ".join(f"{share:.1f}" for share in shares)
-    print(f"| {name} | {_layers_run(model)} | {cells} |", flush=True)
-
-
-def _layers_run(model: RememberingTransformer) -> int:
-    """For one image: those below the adapters once, the router's, and the adapters'."""
-    depth, first = model.backbone.depth, model.settings.first_layer
-    read = model.settings.router.layers[-1]
-    if model.single_pass:
-        return depth
-    mirrored = read if model.settings.router.mirror else 0
-    return max(read, first) + mirrored + depth - first
+    print(f"| {name} | {model.layers_run} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

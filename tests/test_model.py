@@ -230,6 +230,26 @@ def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
         torch.testing.assert_close(said.probabilities, again)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"router": RouterSettings(mirror=False)},
+        {"first_layer": 1},
+        {"first_layer": 2, "router": RouterSettings(layers=(1, 2))},
+        {"router": RouterSettings(kind="subspace")},
+    ],
+)
+def test_as_many_layers_run_as_the_model_says(changes: dict[str, Any], backbone: Backbone) -> None:
+    model = learned(backbone, 2, **changes)
+    ran: list[int] = []
+    hooks = [layer.register_forward_hook(lambda *_: ran.append(1)) for layer in backbone.layers]
+    model.predict(make_task(1).images[:1])
+    for hook in hooks:
+        hook.remove()
+    assert len(ran) == model.layers_run
+
+
 @pytest.mark.parametrize("first_layer", [3, 99])
 def test_layers_that_are_not_there_are_refused(first_layer: int, backbone: Backbone) -> None:
     with pytest.raises(RememberingError, match="is not among the 3 layers"):

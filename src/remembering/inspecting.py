@@ -47,7 +47,8 @@ def inspect(folder: Path, as_json: bool, backbone: str | None) -> None:
         + ("kept between epochs" if model.settings.augment == "none" else "new in every epoch"),
         f"router     {router.kind} on layer {layers}"
         + (f", through eyes of rank {router.eyes}; " if model.eyes else "; ")
-        + ("one pass per image" if model.single_pass else "two passes per image"),
+        + f"an image runs through {model.layers_run} layers, the backbone has "
+        f"{model.backbone.depth}",
         f"footprint  {footprint['adapters']:,} adapter, {footprint['heads']:,} head and "
         f"{footprint['routers']:,} router parameters; {footprint['replay_bytes']:,} replay bytes",
     ):

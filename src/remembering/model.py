@@ -115,6 +115,14 @@ class RememberingTransformer:
         return self.settings.router.layers[-1] <= self.settings.first_layer
 
     @property
+    def layers_run(self) -> int:
+        """For one image: up to where the router reads, the mirror image too, and the adapters'."""
+        depth, router = self.backbone.depth, self.settings.router
+        if self.single_pass:
+            return depth
+        return (2 if router.mirror else 1) * router.layers[-1] + depth - self.settings.first_layer
+
+    @property
     def wants_eyes(self) -> bool:
         """Whether the router reads states that an adapter can change."""
         return self.settings.router.eyes > 0 and not self.single_pass

@@ -142,10 +142,11 @@ class _Merged(torch.autograd.Function):
         # Under mixed precision the gradient has another type than the adapter.
         x, g = x.reshape(-1, dim).to(g.dtype), g.reshape(-1, len(merged))
         down = x @ a.flatten(0, 1).mT.to(g.dtype)
-        # All projections at once: the B of each stands on the diagonal of one matrix.
-        for_a = (g @ torch.block_diag(*b).to(g.dtype)).mT @ x
-        for_b = (g.mT @ down).view(count, -1, count, rank)
-        own = for_b.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        # All projections at once: the B of each stands on the diagonal of one matrix. Thin
+        # factors lie by rows and transposed ones are avoided: several times as fast on a CPU.
+        for_a = (g @ torch.block_diag(*b.mT).mT.to(g.dtype)).mT @ x
+        for_b = (down.mT @ g).view(count, rank, count, -1)
+        own = for_b.diagonal(dim1=0, dim2=2).permute(2, 1, 0)
         return for_x, None, None, for_a.view(a.shape).to(a.dtype), own.to(b.dtype)
 
 

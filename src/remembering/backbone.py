@@ -104,11 +104,13 @@ class Layer(nn.Module):
             q_bias, kv_bias = (None, None) if bias is None else (bias[:dim], bias[dim:])
             q = linear(slice(0, 1), normed[:, :1], weight[:dim], q_bias)
             kv = linear(slice(1, 3), normed, weight[dim:], kv_bias)
-            q = q.view(n, 1, self.num_heads, -1).transpose(1, 2)
-            k, v = kv.view(n, tokens, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+            q = q.view(n, 1, self.num_heads, -1)
+            k, v = kv.view(n, tokens, 2, self.num_heads, -1).unbind(2)
         else:
             qkv = linear(slice(0, 3), normed, weight, bias)
-            q, k, v = qkv.view(n, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = qkv.view(n, tokens, 3, self.num_heads, -1).unbind(2)
+        # Heads come before tokens last of all: so the gradients of q, k and v are copied once.
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
         out = linear(slice(3, 4), mixed, self.output.weight, self.output.bias)
         x = x + self.scale1(out)

@@ -15,6 +15,7 @@ from remembering.config import RouterSettings
 from remembering.errors import RememberingError
 from remembering.routers import ROUTERS, Router, make_router
 from remembering.routers.base import linear_errors
+from remembering.routers.subspace import top_eigenvectors
 
 PAPER = RouterSettings("autoencoder", epochs=200)
 KINDS = {kind: replace(PAPER, kind=kind) for kind in ROUTERS}  # type: ignore[arg-type]
@@ -181,6 +182,18 @@ def test_training_nearly_reaches_the_closed_form() -> None:
         made.add(0, made.fit(x, targets(200), rng()))
         losses[kind] = float(made.score(x).mean())
     assert losses["subspace"] <= losses["autoencoder"] < 1.1 * losses["subspace"]
+
+
+@pytest.mark.parametrize("spread", [1.0, 3.0], ids=["no direction stands out", "some stand out"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_top_eigenvectors_are_those_of_the_whole_spectrum(spread: float, count: int) -> None:
+    scales = spread ** -torch.arange(200, dtype=torch.float64)
+    x = torch.randn(300, 200, generator=rng(), dtype=torch.float64) * scales
+    vectors = torch.linalg.eigh(x.mT @ x).eigenvectors
+    found = top_eigenvectors(x.mT @ x, count)
+    torch.testing.assert_close(found.mT @ found, torch.eye(count, dtype=torch.float64))
+    along = (found.mT @ vectors.flip(1)[:, :count]).diagonal()
+    torch.testing.assert_close(along.abs(), torch.ones(count, dtype=torch.float64))
 
 
 def test_the_fast_error_equals_the_plain_one() -> None:

@@ -131,6 +131,22 @@ class ReconstructionRouter(Router):
         `engine` may have other features: sum over all.
         """
 
+    def fit_both(
+        self,
+        features: Tensor,
+        held_out: Tensor,
+        rng: torch.Generator,
+        engine: Engine,
+    ) -> tuple[Expert, Expert]:
+        """An expert of what is not held out, and one of everything, alike in all else.
+
+        Args:
+            held_out: whether each row is, (n,).
+        """
+        rows = torch.arange(len(features), device=features.device)
+        trial = self.fit_expert(features, rows[~held_out], _copy(rng), engine)
+        return trial, self.fit_expert(features, rows, rng, engine)
+
     @abstractmethod
     def errors(self, features: Tensor, experts: Expert) -> Tensor:
         """Errors (n, e) of features (n, dim) under e experts stacked along a new first axis."""
@@ -145,12 +161,12 @@ class ReconstructionRouter(Router):
         """Fit to everything; what is strange is measured on every fifth image, held out once."""
         rows = torch.arange(len(features), device=features.device)
         held_out = (engine.start(len(features)) + rows) % HELD_OUT == 0
-        trial = self.fit_expert(features, rows[~held_out], _copy(rng), engine)
+        trial, expert = self.fit_both(features, held_out, rng, engine)
         alone = {key: value[None] for key, value in trial.items()}
         chunks = rows[held_out].split(chunk_rows(features.shape[1]))
         own = torch.cat([self.errors(features[chunk], alone)[:, 0] for chunk in chunks])
         usual = engine.joined(own).sort().values
-        return {**self.fit_expert(features, rows, rng, engine), "usual": usual}
+        return {**expert, "usual": usual}
 
     def score(self, features: Tensor) -> Tensor:
         return self.errors(features, self._experts())

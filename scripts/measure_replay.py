@@ -27,16 +27,21 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--keep", nargs="+", type=int, default=[0, 128, 512])
     arguments = parser.parse_args()
-    found: dict[int, list[float]] = {keep: [] for keep in arguments.keep}
+    found: dict[int, list[tuple[float, float]]] = {keep: [] for keep in arguments.keep}
     print("| run | vectors kept per task | right (%) | right, router alone (%) |")
     print("| --- | ---: | ---: | ---: |")
     for run in arguments.runs:
         for keep, right, alone in _measure(run, arguments.keep):
-            found[keep].append(right)
+            found[keep].append((right, alone))
             print(f"| {run.name} | {keep} | {right:.1f} | {alone:.1f} |", flush=True)
     for keep, values in found.items():
-        spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-        print(f"| mean | {keep} | {mean(values):.1f}{spread} | |")
+        both = " | ".join(_spread(column) for column in zip(*values, strict=True))
+        print(f"| mean | {keep} | {both} |")
+
+
+def _spread(values: tuple[float, ...]) -> str:
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}"
 
 
 def _measure(run: Path, keeps: list[int]) -> Iterator[tuple[int, float, float]]:

@@ -326,7 +326,7 @@ def _scatter(features: Tensor, targets: Tensor, means: Tensor) -> Tensor:
     """Σ (x − μ)(x − μ)ᵀ over all images, with μ the mean of an image's class: (dim, dim)."""
     scatter = means.new_zeros(means.shape[1], means.shape[1])
     for x, y in _chunks(features, targets):
-        residual = x - means[y]  # in float64
+        residual = x.double() - means[y]
         scatter.addmm_(residual.mT, residual)
     return scatter
 

@@ -65,8 +65,8 @@ def _second_moments(features: Tensor, rows: Tensor) -> Tensor:
         )
     moments = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
     for chunk in rows.split(chunk_rows(dim)):
-        x = features[chunk].double()
-        moments.addmm_(x.mT, x)
+        x = features[chunk]
+        moments += x.mT @ x  # products of a few in float32, their sum in float64
     return moments
 
 

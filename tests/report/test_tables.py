@@ -10,6 +10,7 @@ from rich.console import Console
 from remembering.report.results import Group
 from remembering.report.tables import (
     Table,
+    novelty_table,
     published_table,
     summary_table,
     tasks_table,
@@ -103,6 +104,21 @@ def test_summary_has_a_row_for_each_group_with_its_setting() -> None:
 def test_tasks_table_lists_them_in_order() -> None:
     rows = tasks_table(Group.of([make_results(task_count=2)])).rows
     assert rows[1] == ("2. digits 2-3", "2, 3", "280", "80", "1", "4.2")
+
+
+def test_novelty_is_told_seed_by_seed() -> None:
+    alarms = {"rate": 0.05, "false_alarms": [0.072, 0.048], "auroc": [0.8506, None]}
+    runs = [make_results(task_count=2, seed=seed, novelty=alarms) for seed in (0, 1)]
+    table = novelty_table(Group.of(runs))
+    assert table is not None
+    assert table.headers[1:3] == ("AUROC, seed 0", "AUROC, seed 1")
+    assert table.headers[3] == "False alarms, seed 0 (%)"
+    assert table.rows == (
+        ("1", "0.851", "0.851", "7.2", "7.2"),
+        ("2", "–", "–", "4.8", "4.8"),
+    )
+    assert "5% were asked for" in table.note
+    assert novelty_table(Group.of([make_results()])) is None
 
 
 def test_published_table_only_for_what_the_paper_has() -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from remembering.report.comparison import Comparison, comparison_table, load_all
 from remembering.report.results import Group
-from remembering.report.tables import markdown_text, percent, summary_table, units_table
+from remembering.report.tables import (
+    markdown_text,
+    novelty_table,
+    percent,
+    summary_table,
+    units_table,
+)
 
 
 def results_markdown(
@@ -62,10 +68,11 @@ def _protocols(groups: Sequence[Group]) -> list[str]:
 
 
 def _section(group: Group) -> list[str]:
+    tables = [units_table(group), novelty_table(group)]
     return [
         f"### {markdown_text(f'{group.title}, {group.backbone}')}",
         f"```sh\n{group.command}\n```",
-        units_table(group).to_markdown().strip(),
+        *(table.to_markdown().strip() for table in tables if table),
     ]
 
 

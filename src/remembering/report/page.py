@@ -30,6 +30,7 @@ from remembering.report.comparison_plots import cost_chart, method_curves, sprea
 from remembering.report.results import Group, count
 from remembering.report.tables import (
     Table,
+    novelty_table,
     percent,
     published_table,
     summary_table,
@@ -60,6 +61,7 @@ class Section:
     headline: list[tuple[str, str, str]]
     units: Markup
     plots: list[Plot]
+    novelty: Markup
     tasks: Markup
     configurations: list[tuple[str, str]]
     environment: list[tuple[str, str]]
@@ -278,12 +280,14 @@ def _section(group: Group, drawer: _Drawer) -> Section:
                 f"from test images of learned ones, and how many of those are flagged.{band}",
             )
         )
+    novelty = novelty_table(group)
     return Section(
         anchor=name,
         group=group,
         headline=_headline(group),
         units=_html(replace(units_table(group), caption=f"{group.title}: by routing unit")),
         plots=drawn,
+        novelty=_html(novelty) if novelty else Markup(),
         tasks=_html(tasks_table(group)),
         configurations=_configurations(group),
         environment=_environment(group),

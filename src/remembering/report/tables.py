@@ -208,6 +208,38 @@ def tasks_table(group: Group) -> Table:
     return Table(f"{group.title}: tasks in the order learned, seed {first['seed']}", headers, rows)
 
 
+def novelty_table(group: Group) -> Table | None:
+    """How well tasks to come are told from learned ones after each task, seed by seed."""
+    novelty = [results.get("novelty") for results in group.results]
+    known = [(seed, found) for seed, found in zip(group.seeds, novelty, strict=True) if found]
+    if not known:
+        return None
+    rate = known[0][1]["rate"]
+    rows = tuple(
+        (
+            str(i + 1),
+            *(_figure(found["auroc"][i], 1, 3) for _, found in known),
+            *(_figure(found["false_alarms"][i], 100, 1) for _, found in known),
+        )
+        for i in range(group.task_count)
+    )
+    return Table(
+        caption=f"{group.title}: have I seen this before? {group.settings}",
+        headers=(
+            "Tasks learned",
+            *(f"AUROC, seed {seed}" for seed, _ in known),
+            *(f"False alarms, seed {seed} (%)" for seed, _ in known),
+        ),
+        rows=rows,
+        note="AUROC: test images of tasks still to come against those of learned ones, each image "
+        f"alone. False alarms: learned ones flagged where {rate:.0%} were asked for.",
+    )
+
+
+def _figure(value: float | None, scale: float, digits: int) -> str:
+    return NOTHING if value is None else f"{scale * value:.{digits}f}"
+
+
 def published_table(experiment: str) -> Table | None:
     """The paper's Table 1 for this split, or None if the paper has no such column."""
     column = SPLIT_TASKS.get(experiment)

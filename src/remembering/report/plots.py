@@ -147,10 +147,10 @@ def novelty_curves(group: Group) -> Figure:
     with mpl.rc_context(STYLE):
         fig = Figure(figsize=(6.6, 4.2))
         axes = fig.subplots()
-        line(axes, group.curve("novelty", "auroc"), "AUROC, tasks to come against learned", BLUE)
+        line(axes, group.curve("novelty", "auroc"), "AUROC, to come or learned", BLUE)
         rate = group.first["novelty"]["rate"]
         alarms = group.curve("novelty", "false_alarms")
-        line(axes, alarms, f"false alarms on learned tasks, {rate:.0%} asked", ORANGE, marker="v")
+        line(axes, alarms, f"false alarms, {rate:.0%} asked", ORANGE, marker="v")
         axes.axhline(100 * rate, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
         _title(fig, axes, f"{group.title}: have I seen this before?", [group])
         axes.set(xlabel="Tasks learned", ylabel="%", ylim=(0, 102))

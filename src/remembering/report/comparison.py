@@ -180,7 +180,7 @@ def asked(
 ) -> list[str]:
     """What a comparison was asked with, beside methods, options and seeds.
 
-    Paths are as they were given; of one that only this machine has, the end.
+    Paths are as they were given; of one outside the working folder, the end.
 
     >>> asked("cifar10-5", True, "/home/me/models/vit-tiny", 112, None)
     ['cifar10-5', '--small', '--backbone', 'PATH/vit-tiny', '--image-size', '112']
@@ -191,7 +191,7 @@ def asked(
         words += [] if value is None else [option, str(value)]
     paths = [Path(word).expanduser() for word in words]
     return [
-        f"PATH/{path.name}" if path.is_absolute() else word
+        f"PATH/{path.name}" if path.is_absolute() or ".." in path.parts else word
         for path, word in zip(paths, words, strict=True)
     ]
 

@@ -12,6 +12,7 @@ from remembering.errors import RememberingError
 from remembering.report.comparison import (
     comparison_table,
     find_comparisons,
+    load_all,
     load_comparison,
     methods_table,
 )
@@ -238,3 +239,13 @@ def test_records_that_are_damaged_or_missing(folder: Path, tmp_path: Path) -> No
     with pytest.raises(RememberingError, match="done yet"):
         load_comparison(write(tmp_path / "empty", []))
     assert find_comparisons([tmp_path / "nowhere"]) == []
+
+
+def test_a_comparison_that_has_only_begun_hides_no_other(folder: Path) -> None:
+    begun = write(folder.parent / "begun", [])
+    assert [found.folder for found in find_comparisons([folder.parent])] == [folder]
+    with pytest.raises(RememberingError, match="done yet"):
+        load_all([begun])
+    (folder / "compare.toml").unlink()
+    with pytest.raises(RememberingError, match="done yet"):
+        load_all([folder.parent])

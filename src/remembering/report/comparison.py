@@ -198,7 +198,7 @@ def asked(
 
 def load_comparison(folder: Path) -> Comparison:
     """What a folder of `remember compare` holds so far."""
-    files = sorted(p for p in folder.glob("*/seed-*.json") if re.fullmatch(r"seed-\d+", p.stem))
+    files = _records(folder)
     if not files:
         raise RememberingError(f"no method of the comparison in {folder} is done yet")
     together: dict[tuple[str, str], list[Record]] = {}
@@ -225,15 +225,25 @@ def load_comparison(folder: Path) -> Comparison:
     return Comparison(folder, tuple(rows), left_out)
 
 
+def _records(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*/seed-*.json") if re.fullmatch(r"seed-\d+", p.stem))
+
+
 def find_comparisons(paths: Iterable[str | Path]) -> list[Comparison]:
-    """Every comparison in these folders or below them, in a stable order."""
+    """Every comparison in these folders or below them, in a stable order.
+
+    One below them that has only begun is left out, as a run is that has only begun.
+    """
+    paths = list(paths)
+    named = {Path(path).resolve() for path in paths}
     found = {
         file.parent.resolve(): file.parent
         for path in map(Path, paths)
         if path.is_dir()
         for file in sorted(path.rglob(COMPARE))
     }
-    loaded = [load_comparison(found[key]) for key in sorted(found)]
+    told = [found[key] for key in sorted(found) if key in named or _records(found[key])]
+    loaded = [load_comparison(folder) for folder in told]
     return sorted(loaded, key=lambda item: (item.experiment, item.first["small"], item.slug))
 
 
@@ -246,7 +256,11 @@ def load_all(paths: Sequence[str | Path]) -> tuple[list[Group], list[Comparison]
         if any(path.rglob(COMPARE)) and not any(path.rglob(FILE_NAME))
     ]
     others = [path for path in map(Path, paths) if path not in only_compared]
-    return load_groups(others), comparisons
+    groups = load_groups(others)
+    if not groups and not comparisons:
+        told = ", ".join(map(str, paths))
+        raise RememberingError(f"no method of the comparisons in {told} is done yet")
+    return groups, comparisons
 
 
 def comparison_table(comparison: Comparison) -> Table:

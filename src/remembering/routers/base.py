@@ -132,11 +132,7 @@ class ReconstructionRouter(Router):
         """
 
     def fit_both(
-        self,
-        features: Tensor,
-        held_out: Tensor,
-        rng: torch.Generator,
-        engine: Engine,
+        self, features: Tensor, held_out: Tensor, rng: torch.Generator, engine: Engine
     ) -> tuple[Expert, Expert]:
         """An expert of what is not held out, and one of everything, alike in all else.
 

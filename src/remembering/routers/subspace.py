@@ -29,11 +29,7 @@ class SubspaceRouter(ReconstructionRouter):
         return self._expert(engine.total(_second_moments(features, rows)))
 
     def fit_both(
-        self,
-        features: Tensor,
-        held_out: Tensor,
-        rng: torch.Generator,
-        engine: Engine,
+        self, features: Tensor, held_out: Tensor, rng: torch.Generator, engine: Engine
     ) -> tuple[Expert, Expert]:
         """From the same sums: each row is read once."""
         rows = torch.arange(len(features), device=features.device)

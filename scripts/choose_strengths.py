@@ -2,6 +2,7 @@
 
     python scripts/choose_strengths.py digits-5 --per-class 40
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
+    python scripts/choose_strengths.py permuted-mnist-10 --small --methods si --values 0.01,0.1,1
 
 The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
 images of each class are learned, 30 others are asked about after the last task. Test images are
@@ -25,6 +26,7 @@ from remembering.baselines.lwf import LwF
 from remembering.evaluation.metrics import mean
 from remembering.experiments import Experiment, find
 from remembering.seeding import permutation
+from remembering.tasks.permute import permute
 from remembering.tasks.sources import load
 from remembering.tasks.sources.base import Source
 from remembering.tasks.split import split
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--backbone")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--methods", help="names by commas; all by default")
+    parser.add_argument("--values", help="numbers by commas, in place of those of one option")
     parser.add_argument("--per-class", type=int, help="images to learn, if not the experiment's")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     arguments = parser.parse_args()
@@ -82,6 +85,9 @@ def main() -> None:
     cache = FeatureCache()
     for name, grid in GRIDS.items():
         if name.split(",")[0] in wanted:
+            if arguments.values:
+                (option,) = grid[0]
+                grid = [{option: float(value)} for value in arguments.values.split(",")]
             _try(name, grid, backbone, experiment, streams, cache)
 
 
@@ -98,7 +104,8 @@ def _stream(experiment: Experiment, data: Path | None, seed: int) -> Stream:
     train, held_out = (
         source.train.take(torch.cat(part).sort().values) for part in (learned, asked)
     )
-    return split(Source(source.name, train, held_out, source.classes), wanted.tasks, seed)
+    deal = permute if wanted.kind == "permute" else split
+    return deal(Source(source.name, train, held_out, source.classes), wanted.tasks, seed)
 
 
 def _try(

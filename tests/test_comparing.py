@@ -99,6 +99,13 @@ def test_ours_as_published_and_by_default() -> None:
     assert published.rank == contestants.by_default(given).rank == 3
 
 
+def test_eyes_are_trained_and_sums_have_eight_bytes(done: Path) -> None:
+    record = load_record(done / "ours" / "seed-0.json")
+    adapter, head, eyes = 4 * 6 * 2 * 96, 5 * 97, 8 * 4 * 6 * 2 * 96
+    assert record["trained"] == 2 * (adapter + head) + eyes
+    assert record["kept"]["bytes"] > 8 * (5 * 2 * 96) ** 2 > record["kept"]["parameters"] * 4
+
+
 def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")}
     monkeypatch.setattr(comparing, "make_stream", None)  # would fail if anything were left

@@ -90,6 +90,7 @@ def test_the_footprint_adds_up(results: dict[str, Any]) -> None:
     expert = 2 + 2 * features + usual * features + usual
     assert footprint["routers"] == 5 * expert + features**2 + 2 + eyes
     assert footprint["replay_bytes"] == 0
+    assert footprint["bytes"] > 8 * features**2
     parts = ("adapters", "heads", "routers")
     assert footprint["total_parameters"] == sum(footprint[part] for part in parts)
 

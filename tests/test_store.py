@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task
+from safetensors.torch import load_file
 from test_model import FAST, learned, tensors
 
 from remembering import store
 from remembering.backbone import Backbone
+from remembering.config import RouterSettings
 from remembering.errors import RememberingError
 from remembering.manifest import read_manifest
 from remembering.model import RememberingTransformer
@@ -56,6 +58,14 @@ def test_goes_on_learning_as_if_never_saved(backbone: Backbone, tmp_path: Path) 
     one, two = tensors(model), tensors(again)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_the_footprint_is_what_the_files_hold(backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 2, router=RouterSettings())
+    model.save(tmp_path)
+    stored = [load_file(path) for path in tmp_path.rglob("*.safetensors")]
+    assert model.footprint().bytes == sum(t.nbytes for file in stored for t in file.values())
+    assert model.footprint().bytes > 4 * model.footprint().total_parameters
 
 
 def test_the_frozen_head_is_not_stored(checkpoints: dict[str, Path], tmp_path: Path) -> None:

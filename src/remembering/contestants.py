@@ -142,13 +142,15 @@ class Ours(Contestant):
 
     @property
     def trained(self) -> int:
-        kept, kind = self.model.footprint(), self.model.settings.router.kind
-        return kept.adapters + kept.heads + (kept.routers if kind == "autoencoder" else 0)
+        model, kept = self.model, self.model.footprint()
+        if model.settings.router.kind == "autoencoder":
+            return kept.total_parameters
+        return kept.adapters + kept.heads + (model.eyes.parameters if model.eyes else 0)
 
     def footprint(self) -> Kept:
         kept = self.model.footprint()
         images = sum(len(memory.labels) for memory in self.model.memories.values())
-        return Kept(kept.total_parameters, 4 * kept.total_parameters + kept.replay_bytes, images)
+        return Kept(kept.total_parameters, kept.bytes, images)
 
     def save(self, path: Path) -> None:
         self.model.save(path)

@@ -50,6 +50,7 @@ def inspect(folder: Path, as_json: bool, backbone: str | None) -> None:
         + f"an image runs through {model.layers_run} layers, the backbone has "
         f"{model.backbone.depth}",
         f"footprint  {footprint['adapters']:,} adapter, {footprint['heads']:,} head and "
-        f"{footprint['routers']:,} router parameters; {footprint['replay_bytes']:,} replay bytes",
+        f"{footprint['routers']:,} router parameters; {footprint['bytes']:,} bytes, of them "
+        f"{footprint['replay_bytes']:,} of replay images",
     ):
         console.print(Text(line))

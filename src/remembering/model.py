@@ -347,11 +347,17 @@ class RememberingTransformer:
 
     def footprint(self) -> Footprint:
         """What must be kept, counted."""
+        adapters = self.adapters.parameters
+        heads = sum(head.parameters for head in self.heads.values())
+        columns = sum(head.columns.nbytes for head in self.heads.values())
+        eyes = self.eyes.parameters if self.eyes else 0
+        replay = sum(memory.bytes for memory in self.memories.values())
         return Footprint(
-            adapters=self.adapters.parameters,
-            heads=sum(head.parameters for head in self.heads.values()),
-            routers=self.router.parameters + (self.eyes.parameters if self.eyes else 0),
-            replay_bytes=sum(memory.bytes for memory in self.memories.values()),
+            adapters=adapters,
+            heads=heads,
+            routers=self.router.parameters + eyes,
+            replay_bytes=replay,
+            bytes=4 * (adapters + heads + eyes) + columns + self.router.bytes + replay,
         )
 
     def save(self, folder: str | Path) -> None:

@@ -78,6 +78,7 @@ def make_results(task_count: int = 5, seed: int = 0, **changes: Any) -> dict[str
             "heads": 650,
             "routers": 1_970,
             "replay_bytes": 401_408,
+            "bytes": 494_000,
             "total_parameters": 23_100,
         },
         "seconds": 42.5,

@@ -10,13 +10,15 @@ class Footprint:
     """Parameters and bytes that a model keeps beside its frozen backbone.
 
     `adapters` alone is the paper's number: 4 · L · 2D · r for each. `total_parameters` is
-    everything that is needed to answer; replay images are bytes and are counted apart.
+    everything that is needed to answer; replay images are bytes and are counted apart. `bytes` is
+    all of it as it is stored: numbers of two, four or eight bytes, and replay images.
     """
 
     adapters: int
     heads: int
     routers: int
     replay_bytes: int
+    bytes: int
 
     @property
     def total_parameters(self) -> int:

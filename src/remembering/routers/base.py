@@ -77,7 +77,8 @@ class Router(ABC):
 
     def opinion(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """Errors, as `score` gives them, and class logits, if classes are known; on the CPU."""
-        return self.score(features).cpu(), None
+        logits = self.class_logits(features).cpu() if self.knows_classes else None
+        return self.score(features).cpu(), logits
 
     def features(self, states: Sequence[Tensor]) -> Tensor:
         """What experts see of the backbone's states (each (n, tokens, dim)), side by side.
@@ -110,8 +111,15 @@ class Router(ABC):
     @property
     def parameters(self) -> int:
         """Numbers that must be kept for all experts."""
-        kept = [self.shared, *self.experts.values()]
-        return sum(t.numel() for expert in kept for t in expert.values())
+        return sum(tensor.numel() for tensor in self._kept())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of these numbers, as they are stored."""
+        return sum(tensor.nbytes for tensor in self._kept())
+
+    def _kept(self) -> list[Tensor]:
+        return [t for part in (self.shared, *self.experts.values()) for t in part.values()]
 
 
 class ReconstructionRouter(Router):

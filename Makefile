@@ -1,6 +1,6 @@
 # make demo    five tasks in a row, in about two minutes
 # make test    what CI runs: ruff, mypy, pytest
-# make bench   speed and scale against named peers, half an hour; BACKBONE=folder of a ViT-Ti/16
+# make bench   speed and scale against named peers, twenty minutes; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -173,6 +173,9 @@ def test_shortest_edge_and_centre_crop(checkpoints: dict[str, Path], tmp_path: P
     wanted = np.array(by_pil.crop((7, 2, 23, 18))).astype(int)
     ours = backbone.prepare(torch.from_numpy(array).permute(2, 0, 1)[None])
     assert np.abs(ours[0].permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 1
+    small = backbone.shrink(torch.from_numpy(array).permute(2, 0, 1)[None])
+    assert small.shape == (1, 3, 20, 20)
+    assert torch.equal(backbone.prepare(small), ours)
     white = backbone.preprocessing.normalise(torch.full((1, 3, 16, 16), 255, dtype=torch.uint8))
     torch.testing.assert_close(white[0, :, 0, 0], torch.tensor([0.9, 0.4, 0.175]))
     assert Backbone.load(folder, image_size=32).preprocessing.shortest_edge == 40

@@ -216,15 +216,20 @@ class Backbone(nn.Module):
 
     def prepare(self, images: Tensor | list[Tensor]) -> Tensor:
         """Resize and crop images as the checkpoint's preprocessor says; uint8 stays uint8."""
-        if isinstance(images, list):
-            images = [image.to(self.device) for image in images]
-        else:
-            images = images.to(self.device)
-        return self.preprocessing.prepare(images)
+        return self.preprocessing.prepare(self._moved(images))
+
+    def shrink(self, images: Tensor | list[Tensor]) -> Tensor:
+        """Squares that can be kept or turned, and embedded later; uint8 stays uint8."""
+        return self.preprocessing.shrink(self._moved(images))
 
     def embed(self, images: Tensor | list[Tensor]) -> Tensor:
         """Images (uint8, or float in 0..1; any size) to state 0 (n, tokens, dim)."""
         return self.embed_pixels(self.preprocessing.normalise(self.prepare(images)))
+
+    def _moved(self, images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+        if isinstance(images, list):
+            return [image.to(self.device) for image in images]
+        return images.to(self.device)
 
     def embed_pixels(self, pixels: Tensor) -> Tensor:
         """Images that are prepared and normalised, to state 0."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.checkpoint import Checkpoint, training_key
@@ -20,8 +19,7 @@ from remembering.engine import current
 from remembering.errors import RememberingError
 from remembering.fusion import fuse
 from remembering.heads import Head
-from remembering.images import ImageSequence
-from remembering.memory import Memory, herd
+from remembering.memory import Memory, herd, kept_images
 from remembering.progress import SILENT, Progress
 from remembering.routers import Expert
 from remembering.seeding import generator
@@ -29,7 +27,6 @@ from remembering.tasks.task import Label, Task
 from remembering.training import Lesson, train
 
 if TYPE_CHECKING:
-    from remembering.backbone import Backbone
     from remembering.model import RememberingTransformer
 
 
@@ -85,7 +82,8 @@ def learn(
     if settings.capacity is not None:
         latents = router.encode(encoded.features, expert)
         chosen = herd(latents, task.targets, settings.memory, engine)
-        memory = _memorise(backbone, task, chosen)
+        labels = tuple(task.labels[i] for i in chosen.tolist())
+        memory = Memory(kept_images(backbone, task.images, chosen), labels)
     # Features that are many lie on the CPU, and so does what was made of them.
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
@@ -166,15 +164,3 @@ def _extended_head(model: RememberingTransformer, old: Head, classes: tuple[Labe
         return old.extended(classes)
     both = tuple(dict.fromkeys([*old.classes, *classes]))
     return Head.frozen(both, model.frozen_columns(both), model.backbone)
-
-
-def _memorise(backbone: Backbone, task: Task, chosen: Tensor) -> Memory:
-    """Keep images as they came, or at the backbone's size where that is smaller."""
-    labels = tuple(task.labels[i] for i in chosen.tolist())
-    images: ImageSequence = task.images
-    # A few at a time: 512 photographs at their full size would fill the memory of a machine.
-    batches: tuple[Tensor, ...] = chosen.split(BATCH)
-    prepared = torch.cat([backbone.prepare(images[index]).cpu() for index in batches])
-    if isinstance(images, Tensor) and images[0].nbytes <= prepared[0].nbytes:
-        return Memory(images[chosen].contiguous(), labels)
-    return Memory(prepared.contiguous(), labels)

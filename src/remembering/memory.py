@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from remembering.backbone import Backbone
+from remembering.encoding import BATCH
 from remembering.engine import ALONE, Engine
+from remembering.images import ImageSequence
 from remembering.rows import chunk_rows
 from remembering.tasks.task import Label
 
@@ -23,6 +26,26 @@ class Memory:
     def bytes(self) -> int:
         """What the images take."""
         return self.images.numel()
+
+
+def kept_images(backbone: Backbone, images: ImageSequence, index: Tensor | None = None) -> Tensor:
+    """Images as they came, or at the backbone's size where that is smaller; uint8."""
+    index = torch.arange(len(images)) if index is None else index
+    if isinstance(images, Tensor) and images[0].nbytes <= _shrunk_bytes(backbone, images):
+        return images[index].contiguous()
+    # A few at a time: many photographs at their full size would fill the memory of a machine.
+    parts = [backbone.shrink(images[part]).cpu() for part in index.split(BATCH)]
+    return torch.cat(parts).contiguous()
+
+
+def image_bytes(backbone: Backbone, images: ImageSequence) -> int:
+    """What `kept_images` takes for all of them."""
+    one = _shrunk_bytes(backbone, images)
+    return len(images) * (min(one, images[0].nbytes) if isinstance(images, Tensor) else one)
+
+
+def _shrunk_bytes(backbone: Backbone, images: ImageSequence) -> int:
+    return backbone.shrink(images[torch.tensor([0])])[0].nbytes
 
 
 def herd(latents: Tensor, targets: Tensor, size: int, engine: Engine = ALONE) -> Tensor:

@@ -69,8 +69,20 @@ class Preprocessing:
 
     def prepare(self, images: Tensor | list[Tensor]) -> Tensor:
         """Resize, crop and match channels: (n, channels, size, size), uint8 stays uint8."""
+        return self._square(images, self.size)
+
+    def shrink(self, images: Tensor | list[Tensor]) -> Tensor:
+        """As `prepare`, but the margin that it crops is still there: for images to keep or turn.
+
+        What `prepare` makes of the outcome is what it makes of the images, but for a shift by a
+        pixel where margins are odd; to prepare twice would enlarge them.
+        """
+        return self._square(images, max(self.size, self.shortest_edge or 0))
+
+    def _square(self, images: Tensor | list[Tensor], side: int) -> Tensor:
+        """Resized for `size`, and cropped from the centre to this side."""
         if isinstance(images, list):
-            return torch.cat([self.prepare(image[None]) for image in images])
+            return torch.cat([self._square(image[None], side) for image in images])
         images = _match_channels(images, self.channels)
         height, width = images.shape[-2:]
         target = (self.size, self.size)
@@ -79,8 +91,8 @@ class Preprocessing:
             target = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))
         if (height, width) != target:
             images = _resize(images, target, self.mode)
-        top, left = (target[0] - self.size) // 2, (target[1] - self.size) // 2
-        return images[..., top : top + self.size, left : left + self.size]
+        top, left = (target[0] - side) // 2, (target[1] - side) // 2
+        return images[..., top : top + side, left : left + side]
 
     def normalise(self, images: Tensor) -> Tensor:
         """Prepared images (uint8 in 0..255, float in 0..1) to the network's input."""

@@ -19,6 +19,7 @@ DIGITS = split(limit(load("digits"), 24, 16, seed=0), 5, seed=0).tasks
 STREAM = DIGITS[:2]
 QUICK: dict[str, dict[str, float]] = {
     "ranpac": {"projection": 300},
+    "ranpac_frozen": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
     "mnemonics": {"memory": 40, "epochs": 2},

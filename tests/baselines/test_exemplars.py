@@ -10,10 +10,11 @@ from conftest import make_task
 
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
-from remembering.baselines.exemplars import Exemplars, image_bytes, kept_images
+from remembering.baselines.exemplars import Exemplars
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.images import ImageList
+from remembering.memory import image_bytes, kept_images
 from remembering.tasks.task import Task
 
 

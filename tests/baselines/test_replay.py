@@ -13,9 +13,11 @@ from remembering.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.fetril import translated
 from remembering.baselines.icarl import herded
+from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.ssre import merged
 from remembering.errors import RememberingError
+from remembering.training import Batch, adapted
 
 from .example import SETTINGS, STREAM, made, taught
 
@@ -129,3 +131,22 @@ def test_ssre_merges_branches_exactly(backbone: Backbone) -> None:
     one, two = (replace(each, b=torch.randn(each.b.shape, generator=rng)) for each in (one, two))
     both = merged(one, two)
     torch.testing.assert_close(both.b @ both.a, one.b @ one.a + two.b @ two.a)
+
+
+def test_augmented_images_are_compared_with_themselves(backbone: Backbone) -> None:
+    """What was said before a task is said of what is shown, not of the images as they are."""
+    settings = replace(SETTINGS, augment="flip")
+    learner = LwF(backbone, settings)
+    learner.learn(STREAM[0].train)
+    task = STREAM[1].train
+    head = learner.head.extended(task.classes)
+    lesson, index = learner.lesson(task, head), torch.arange(16)
+    kept = learner.outputs(lesson.prefix, len(lesson))
+    tokens = lesson.tokens(index, settings, epoch=0)
+    now = adapted(backbone, learner.adapter, tokens)
+    features, outputs = backbone.pool(now), head.logits(backbone, now)
+    batch = Batch(learner.adapter, head, index, tokens, features, outputs, lesson.targets[index], 0)
+    before = learner.outputs_before(batch, kept)
+    torch.testing.assert_close(before, outputs[:, : before.shape[1]])
+    assert not torch.allclose(before, kept[index], atol=1e-3)
+    assert torch.equal(learner.features_before(batch, kept), features)

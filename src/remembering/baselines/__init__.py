@@ -22,7 +22,7 @@ from remembering.baselines.ncm import NearestClassMean
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.owm import OWM
 from remembering.baselines.pass_ import PASS
-from remembering.baselines.ranpac import RanPAC
+from remembering.baselines.ranpac import FrozenRanPAC, RanPAC
 from remembering.baselines.si import SI
 from remembering.baselines.slda import StreamingLDA
 from remembering.baselines.ssre import SSRE
@@ -35,6 +35,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     FrozenGaussians,
     StreamingLDA,
     RanPAC,
+    FrozenRanPAC,
     LwF,
     EWC,
     OnlineEWC,

@@ -33,7 +33,7 @@ from remembering.images import ImageSequence, as_images
 from remembering.progress import SILENT, Progress
 from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
-from remembering.training import Lesson, Rules, adapted, logits, train
+from remembering.training import Batch, Lesson, Rules, adapted, logits, train
 
 VERSION = 1
 
@@ -300,6 +300,21 @@ class SingleAdapter(Baseline, Rules):
         parts = [pool(adapted(self.backbone, adapter, prefix[index])) for index in batches(count)]
         return torch.cat(parts)
 
+    def outputs_before(self, batch: Batch, kept: Tensor) -> Tensor:
+        """What adapter and head said of a batch before the task under training: kept for images as
+        they are, said anew of augmented ones."""
+        if self.settings.augment == "none":
+            return kept[batch.index]
+        with torch.no_grad():
+            return logits(self.backbone, self.adapter, self.head, batch.tokens)
+
+    def features_before(self, batch: Batch, kept: Tensor) -> Tensor:
+        """What the head read of a batch before the task under training; as `outputs_before`."""
+        if self.settings.augment == "none":
+            return kept[batch.index]
+        with torch.no_grad():
+            return self.backbone.pool(adapted(self.backbone, self.adapter, batch.tokens))
+
     @property
     def adapter(self) -> Adapter:
         """The one adapter."""
@@ -324,6 +339,44 @@ class SingleAdapter(Baseline, Rules):
     @property
     def trained(self) -> int:
         return self.adapter.parameters + self.head.parameters
+
+
+class TunedOnce(SingleAdapter):
+    """What methods share whose adapter is trained with the first task only, by cross entropy.
+
+    Like those on frozen features they then take in features (`learn_features`) and score features
+    (`feature_scores`).
+    """
+
+    @abstractmethod
+    def learn_features(self, features: Tensor, targets: Tensor) -> None:
+        """Take in one task: features (n, dim), and the position in `classes` of each."""
+
+    @abstractmethod
+    def feature_scores(self, features: Tensor) -> Tensor:
+        """(n, dim) to (n, classes); each row by itself."""
+
+    def learn_task(self, task: Task, progress: Progress) -> None:
+        if not self.learned:
+            super().learn_task(task, progress)
+            del self.tensors["head.weight"], self.tensors["head.bias"]
+        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
+            features = self.read(task.images)
+            step(len(task))
+        self.learn_features(features, self.targets(task.labels).to(features.device))
+
+    def read(self, images: ImageSequence) -> Tensor:
+        """What the head read of images when there was one: (n, dim)."""
+        prefix = Prefix(self.backbone, images, self.settings.first_layer)
+        return self.features(prefix, len(images))
+
+    @torch.no_grad()
+    def scores(self, images: ImageSequence) -> Tensor:
+        return self.feature_scores(self.read(images))
+
+    @property
+    def trained(self) -> int:
+        return self.adapter.parameters
 
 
 def parameters(adapter: Adapter, head: Head) -> dict[str, Tensor]:

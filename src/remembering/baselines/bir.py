@@ -36,13 +36,16 @@ class BIR(FrozenFeatures):
 
     where x̂ for c is drawn from p(u|c), and the old outputs say that it is of no new class.
 
-    All parts of the paper's method are here: replay of internal features, through feedback,
-    conditional, gated, with soft targets. Adapted: the layers that stay as they are, in the paper
-    pretrained convolutions, are the frozen Transformer, and the hidden layers above its features
-    take the place of an adapter. They are trained for so many steps a task, as in the paper, and
-    not for epochs. The part of silent gates was chosen on training images of scikit-learn's digits
-    that were held out; there 100 steps and 100 hidden units were enough. The paper has 2,000
-    units and thousands of steps, for features that are many more.
+    The five parts of the paper's method are here: replay of internal features, through feedback,
+    conditional, gated, with soft targets. Adapted: dreams have the prior and the gates of the class
+    they were drawn for, where the authors weigh those of all classes by the old outputs. A label
+    that comes back is another class to the generator in each of its tasks (where all labels come
+    back, the authors gate by task and share the prior). The layers that stay as they are, in the
+    paper pretrained convolutions, are the frozen Transformer, and the hidden layers above its
+    features take the place of an adapter. They are trained for so many steps a task, as in the
+    paper, and not for epochs. The part of silent gates was chosen on training images of
+    scikit-learn's digits that were held out; there 100 steps and 100 hidden units were enough. The
+    paper has 2,000 units and thousands of steps, for features that are many more.
     """
 
     name = "bir"
@@ -66,8 +69,12 @@ class BIR(FrozenFeatures):
         super().learn_task(task, progress)
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
-        theta = {name: value.requires_grad_() for name, value in self.grown(features).items()}
-        now = Network(theta, self.gates(features))
+        own = targets.unique()
+        grown = self.grown(features, len(own))
+        theta = {name: value.requires_grad_() for name, value in grown.items()}
+        now = Network(theta, self.gates(features, len(theta["prior.mean"])))
+        # Places in the generator: those of this task come last.
+        places = len(theta["prior.mean"]) - len(own) + torch.searchsorted(own, targets)
         old = Network(self.tensors, now.gates) if self.learned else None
         optimizer = torch.optim.Adam(theta.values(), lr=self.settings.lr)
         self.begin(theta)
@@ -75,8 +82,9 @@ class BIR(FrozenFeatures):
         with self.progress.track(what, int(self.options["steps"])) as step:
             for i, index in enumerate(self.batches(len(features))):
                 rng = generator(self.settings.seed, "bir", self.learned, i)
-                loss = objective(now, old, features[index], targets[index], self.learned, rng)
-                loss = loss + self.penalty(theta)
+                share = 1 / (self.learned + 1)
+                new = features[index], targets[index], places[index]
+                loss = objective(now, old, *new, share, rng) + self.penalty(theta)
                 if not math.isfinite(loss.item()):
                     raise RememberingError(
                         f"the loss of {self.title} became {loss.item()}; nothing was changed; "
@@ -119,8 +127,8 @@ class BIR(FrozenFeatures):
             yield from order
             left, epoch = left - len(order), epoch + 1
 
-    def grown(self, features: Tensor) -> Parameters:
-        """A copy of the parameters, with rows for new classes."""
+    def grown(self, features: Tensor, places: int) -> Parameters:
+        """A copy of the parameters, with outputs for new classes, and so many more priors."""
         hidden, latent = int(self.options["hidden"]), int(self.options["latent"])
         rng = generator(self.settings.seed, "bir", "start", self.learned)
         if self.learned:
@@ -131,17 +139,17 @@ class BIR(FrozenFeatures):
         added = len(self.classes) - len(theta["bias"])
         theta["weight"] = F.pad(theta["weight"], (0, 0, 0, added))
         theta["bias"] = F.pad(theta["bias"], (0, added))
-        places = torch.randn(added, latent, generator=rng).to(features)
-        theta["prior.mean"] = torch.cat([theta["prior.mean"], places])
-        theta["prior.spread"] = F.pad(theta["prior.spread"], (0, 0, 0, added))
+        means = torch.randn(places, latent, generator=rng).to(features)
+        theta["prior.mean"] = torch.cat([theta["prior.mean"], means])
+        theta["prior.spread"] = F.pad(theta["prior.spread"], (0, 0, 0, places))
         return theta
 
-    def gates(self, like: Tensor) -> Tensor:
-        """Which hidden units of the decoder each class may use: (classes, 2, hidden)."""
+    def gates(self, like: Tensor, places: int) -> Tensor:
+        """Which hidden units of the decoder each class may use: (places, 2, hidden)."""
         shape, seed = (2, int(self.options["hidden"])), self.settings.seed
         drawn = [
-            torch.rand(shape, generator=generator(seed, "bir", "gates", c))
-            for c in range(len(self.classes))
+            torch.rand(shape, generator=generator(seed, "bir", "gates", place))
+            for place in range(places)
         ]
         return (torch.stack(drawn) >= self.options["gates"]).to(like)
 
@@ -187,22 +195,22 @@ class Network:
     def outputs(self, x: Tensor) -> Tensor:
         return F.linear(self.hidden(x), self.theta["weight"], self.theta["bias"])
 
-    def decoded(self, latent: Tensor, classes: Tensor) -> Tensor:
-        gates = self.gates[classes]
+    def decoded(self, latent: Tensor, places: Tensor) -> Tensor:
+        gates = self.gates[places]
         x = self.layer("decode.0", latent).relu() * gates[:, 0]
         return self.layer("decode.2", self.layer("decode.1", x).relu() * gates[:, 1])
 
-    def dreamt(self, classes: Tensor, rng: torch.Generator) -> Tensor:
+    def dreamt(self, places: Tensor, rng: torch.Generator) -> Tensor:
         """A feature of each of these classes."""
-        mean, spread = self.theta["prior.mean"][classes], self.theta["prior.spread"][classes]
-        return self.decoded(drawn(mean, spread, rng), classes)
+        mean, spread = self.theta["prior.mean"][places], self.theta["prior.spread"][places]
+        return self.decoded(drawn(mean, spread, rng), places)
 
-    def losses(self, x: Tensor, classes: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def losses(self, x: Tensor, places: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The outputs for x, and V(x, c)."""
         hidden = self.hidden(x)
         mean, spread = self.layer("mean", hidden), self.layer("spread", hidden)
-        back = self.decoded(drawn(mean, spread, rng), classes)
-        at, wide = self.theta["prior.mean"][classes], self.theta["prior.spread"][classes]
+        back = self.decoded(drawn(mean, spread, rng), places)
+        at, wide = self.theta["prior.mean"][places], self.theta["prior.spread"][places]
         divergence = wide - spread + (spread.exp() + (mean - at).square()) / wide.exp() - 1
         loss = ((x - back).square().sum(1) + divergence.sum(1)).mean() / 2 / x.shape[1]
         return F.linear(hidden, self.theta["weight"], self.theta["bias"]), loss
@@ -213,23 +221,23 @@ def objective(
     old: Network | None,
     x: Tensor,
     targets: Tensor,
-    tasks_before: int,
+    places: Tensor,
+    share: float,
     rng: torch.Generator,
 ) -> Tensor:
-    """ℓ of one step."""
-    outputs, generative = now.losses(x, targets, rng)
+    """ℓ of one step, in which the new task has this share."""
+    outputs, generative = now.losses(x, places, rng)
     loss = F.cross_entropy(outputs, targets) + generative
     if old is None:
         return loss
     known = len(old.theta["bias"])
-    classes = torch.randint(known, (len(x),), generator=rng).to(x.device)
+    places = torch.randint(len(old.theta["prior.mean"]), (len(x),), generator=rng).to(x.device)
     with torch.no_grad():
-        dream = old.dreamt(classes, rng)
+        dream = old.dreamt(places, rng)
         wanted = (old.outputs(dream) / TEMPERATURE).softmax(1)
-    outputs, generative = now.losses(dream, classes, rng)
+    outputs, generative = now.losses(dream, places, rng)
     said = (outputs / TEMPERATURE).log_softmax(1)[:, :known]
     distilled = TEMPERATURE**2 * F.kl_div(said, wanted, reduction="batchmean")
-    share = 1 / (tasks_before + 1)
     return share * loss + (1 - share) * (distilled + generative)
 
 

@@ -18,7 +18,7 @@ from remembering.images import ImageSequence
 from remembering.progress import Progress
 from remembering.seeding import generator
 from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.training import Batch, Lesson, adapted
 
 
 class CLOM(Taskwise):
@@ -30,8 +30,9 @@ class CLOM(Taskwise):
         ℓ = ℓ_CE(y) + λ ℓ_con,
         ℓ_con = − mean_i mean_{j: y_j = y_i} log [exp(z_i·z_j / τ) / Σ_{k ≠ i} exp(z_i·z_k / τ)],
 
-    the supervised contrastive loss. An image is shown in all turns, f_c = mean_r f_{c, r}(turned by
-    r), and answered with the greatest calibrated output over all classes of all tasks,
+    the supervised contrastive loss over a batch of images, each in all turns. What is asked about
+    is shown in all turns, f_c = mean_r f_{c, r}(turned by r), and answered with the greatest
+    calibrated output over all classes of all tasks,
 
         argmax_{t, c} f_{t, c} − μ_t.
 
@@ -77,15 +78,26 @@ class CLOM(Taskwise):
         a, b = self.tensors[f"{number}.a"], self.tensors[f"{number}.b"]
         return Adapter(a, b, self.settings.first_layer)
 
+    def width(self, task: Task) -> int:
+        return self.turns * len(task.classes)
+
     def lesson(self, task: Task) -> Lesson:
         turned = Rotated(self.backbone, task.images, self.turns)
-        prefix = Prefix(self.backbone, turned, self.settings.first_layer).keep()
-        targets = torch.cat([task.targets + k * len(task.classes) for k in range(self.turns)])
-        return Lesson(prefix, targets, f"{task.name} ({self.title})", self.learned)
+        self.turned = Prefix(self.backbone, turned, self.settings.first_layer).keep()
+        self.count = len(task)
+        return super().lesson(task)
 
     def loss(self, batch: Batch) -> Tensor:
-        apart = contrastive(batch.features, batch.targets, self.options["temperature"])
-        return super().loss(batch) + self.options["contrast"] * apart
+        """Each image in all turns, in one step."""
+        features, targets = [batch.features], [batch.targets]
+        for k in range(1, self.turns):
+            tokens = self.turned[batch.index + k * self.count]
+            features.append(self.backbone.pool(adapted(self.backbone, batch.adapter, tokens)))
+            targets.append(targets[-1] + len(batch.head.bias) // self.turns)
+        z, y = torch.cat(features), torch.cat(targets)
+        apart = contrastive(z, y, self.options["temperature"])
+        outputs = F.linear(z, batch.head.weight, batch.head.bias)
+        return F.cross_entropy(outputs, y) + self.options["contrast"] * apart
 
     def learn_task(self, task: Task, progress: Progress) -> None:
         super().learn_task(task, progress)

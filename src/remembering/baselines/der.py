@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter
-from remembering.baselines.exemplars import kept_images
 from remembering.encoding import Prefix
 from remembering.errors import RememberingError
 from remembering.heads import Head
 from remembering.images import joined
+from remembering.memory import kept_images
 from remembering.seeding import generator
 from remembering.tasks.task import Task
 from remembering.training import Batch, Lesson, logits

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from remembering.backbone import Backbone
 from remembering.baselines.base import Baseline
-from remembering.encoding import BATCH
 from remembering.errors import RememberingError
 from remembering.images import ImageSequence, joined
-from remembering.memory import herd
+from remembering.memory import herd, kept_images
 from remembering.tasks.task import Task
 
 PER_CLASS = 20
@@ -43,7 +41,7 @@ class Exemplars:
     @property
     def images(self) -> ImageSequence:
         """All that are kept, task after task."""
-        return joined([self.learner.tensors[f"exemplars.{n}.images"] for n in self.tasks])
+        return joined([self.learner.tensors[f"exemplars.{n}.images"].cpu() for n in self.tasks])
 
     @property
     def targets(self) -> Tensor:
@@ -77,23 +75,3 @@ class Exemplars:
 
     def _targets(self, number: int) -> Tensor:
         return self.learner.tensors[f"exemplars.{number}.targets"].cpu()
-
-
-def kept_images(backbone: Backbone, images: ImageSequence, index: Tensor | None = None) -> Tensor:
-    """Images as they came, or at the backbone's size where that is smaller; uint8."""
-    index = torch.arange(len(images)) if index is None else index
-    if isinstance(images, Tensor) and images[0].nbytes <= _prepared_bytes(backbone, images):
-        return images[index].contiguous()
-    # A few at a time: many photographs at their full size would fill the memory of a machine.
-    parts = [backbone.prepare(images[part]).cpu() for part in index.split(BATCH)]
-    return torch.cat(parts).contiguous()
-
-
-def image_bytes(backbone: Backbone, images: ImageSequence) -> int:
-    """What `kept_images` takes for all of them."""
-    one = _prepared_bytes(backbone, images)
-    return len(images) * (min(one, images[0].nbytes) if isinstance(images, Tensor) else one)
-
-
-def _prepared_bytes(backbone: Backbone, images: ImageSequence) -> int:
-    return backbone.prepare(images[torch.tensor([0])])[0].nbytes

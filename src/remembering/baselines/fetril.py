@@ -9,16 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter
-from remembering.baselines.prototypes import adapted_features, with_means
-from remembering.encoding import Prefix
-from remembering.heads import Head
-from remembering.images import ImageSequence
-from remembering.progress import Progress
-from remembering.tasks.task import Task
+from remembering.baselines.base import TunedOnce
+from remembering.baselines.prototypes import with_means
 
 
-class FeTrIL(SingleAdapter):
+class FeTrIL(TunedOnce):
     """The representation is learned with the first task only; a linear classifier with each.
 
     For an old class c, the new class n whose mean is most similar lends its images:
@@ -43,31 +38,25 @@ class FeTrIL(SingleAdapter):
         "learning, arXiv:2211.13131"
     )
     published = "FeTrIL"
-    stores = "one adapter and one head, the mean feature of each class, and of how many images"
+    stores = "one adapter, weights and the mean feature of each class, and of how many images"
     defaults: ClassVar[Mapping[str, float]] = {"c": 1.0}
 
-    def learn_task(self, task: Task, progress: Progress) -> None:
-        if not self.learned:
-            super().learn_task(task, progress)
-        head = self.head.extended(task.classes)
-        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
-            prefix = Prefix(self.backbone, task.images, self.settings.first_layer)
-            features = adapted_features(self, prefix, len(task))
-            step(len(task))
-        targets = self.targets(task.labels).to(features.device)
+    def learn_features(self, features: Tensor, targets: Tensor) -> None:
         if self.learned:
             moved = translated(self.tensors["means"], features, targets)
             fitted = torch.cat([features, moved[0]]), torch.cat([targets, moved[1]])
         else:
             fitted = features, targets
-        self.head = support_vectors(head, *fitted, self.options["c"])
+        weight, bias = support_vectors(*fitted, len(self.classes), self.options["c"])
+        self.tensors |= {"weight": weight, "bias": bias}
         self.tensors |= with_means(self.tensors, len(self.classes), features, targets)
 
-    @torch.no_grad()
-    def scores(self, images: ImageSequence) -> Tensor:
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
-        features = F.normalize(adapted_features(self, prefix, len(images)))
-        return F.linear(features, self.head.weight, self.head.bias)
+    def feature_scores(self, features: Tensor) -> Tensor:
+        return F.linear(F.normalize(features), self.tensors["weight"], self.tensors["bias"])
+
+    @property
+    def trained(self) -> int:
+        return super().trained + self.tensors["weight"].numel() + self.tensors["bias"].numel()
 
 
 def translated(means: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,10 +77,11 @@ def translated(means: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor
     return torch.cat(parts), torch.cat(owners)
 
 
-def support_vectors(head: Head, features: Tensor, targets: Tensor, c: float) -> Head:
-    """The head refitted, starting from zero; convex, so that the start does not matter."""
+def support_vectors(
+    features: Tensor, targets: Tensor, rows: int, c: float
+) -> tuple[Tensor, Tensor]:
+    """Weights and biases of `rows` classes; convex, so that starting from zero loses nothing."""
     unit = F.normalize(features).double()
-    rows = len(head.weight)
     sign = 2 * F.one_hot(targets, rows).double() - 1
     weight = unit.new_zeros(rows, unit.shape[1]).requires_grad_()
     bias = unit.new_zeros(rows).requires_grad_()
@@ -105,4 +95,4 @@ def support_vectors(head: Head, features: Tensor, targets: Tensor, c: float) -> 
         return loss
 
     optimizer.step(objective)
-    return head.with_tensors(weight.detach().float(), bias.detach().float())
+    return weight.detach().float(), bias.detach().float()

@@ -66,12 +66,15 @@ class ICaRL(SingleAdapter):
     def begin(self, task: Task, lesson: Lesson) -> None:
         self.wanted = F.one_hot(lesson.targets, len(self.classes)).float().to(self.backbone.device)
         if self.learned:
-            old = self.outputs(lesson.prefix, len(lesson)).sigmoid()
-            kept = [c for c in range(old.shape[1]) if self.classes[c] not in task.classes]
-            self.wanted[:, kept] = old[:, kept]
+            self.old = self.outputs(lesson.prefix, len(lesson))
+            known = range(self.old.shape[1])
+            self.others = [c for c in known if self.classes[c] not in task.classes]
 
     def loss(self, batch: Batch) -> Tensor:
         wanted = self.wanted[batch.index]
+        if self.learned:
+            old = self.outputs_before(batch, self.old).sigmoid()
+            wanted[:, self.others] = old[:, self.others]
         each = F.binary_cross_entropy_with_logits(batch.outputs, wanted, reduction="none")
         return each.sum(1).mean()
 

@@ -70,7 +70,7 @@ class IL2A(PrototypeReplay):
         loss = F.cross_entropy(torch.cat(outputs), torch.cat(targets))
         if not self.learned:
             return loss
-        moved = distance(batch.features, self.old[batch.index]).mean()
+        moved = distance(batch.features, self.features_before(batch, self.old)).mean()
         return loss + self.options["distil"] * moved + self.options["replay"] * self.recalled(batch)
 
     def recalled_outputs(self, head: Head, drawn: Tensor, rng: torch.Generator) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from remembering.baselines.base import Kept, SingleAdapter
-from remembering.baselines.exemplars import image_bytes, kept_images
 from remembering.encoding import Prefix
 from remembering.images import ImageSequence, joined
+from remembering.memory import image_bytes, kept_images
 from remembering.progress import SILENT, Progress
 from remembering.tasks.task import Label, Task
 from remembering.training import Lesson, train

@@ -24,11 +24,13 @@ class LwF(SingleAdapter):
     ℓ_CE is a softmax over the classes of the new task alone: the old ones are left to distillation.
 
     Adapted: to answer without knowing the task, the outputs of all tasks are compared as they are.
-    A label that comes back is both learned and distilled. The paper's warm-up, in which only the
-    new outputs are trained, is left out: they start at zero.
+    A label that comes back is both learned and distilled. The paper distils each old task under a
+    softmax of its own, and has no factor T²; here one softmax is over all old classes, as in most
+    later work. The paper's warm-up, in which only the new outputs are trained, is left out: they
+    start at zero.
 
-    λ and T are the paper's. On training images of scikit-learn's digits that were held out, λ made
-    no difference from 1 to 10, and ℓ_CE over all classes was worse by 28 points or more
+    λ = 1 and T = 2 are the paper's. On training images of scikit-learn's digits that were held out,
+    λ made no difference from 1 to 10, and ℓ_CE over all classes was worse by 28 points or more
     (`python scripts/choose_strengths.py digits-5 --per-class 40 --methods lwf`).
     """
 
@@ -47,7 +49,7 @@ class LwF(SingleAdapter):
         loss = own_cross_entropy(batch.outputs, batch.targets, self.own)
         if self.old is None:
             return loss
-        old = self.old[batch.index]
+        old = self.outputs_before(batch, self.old)
         now = batch.outputs[:, : old.shape[1]]
         temperature = self.options["temperature"]
         return loss + self.options["strength"] * distillation(now, old, temperature)

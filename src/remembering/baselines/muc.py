@@ -28,7 +28,7 @@ class MUC(SingleAdapter):
 
         ℓ_side = Σ_k ℓ_CE(S_k(φ(x))) − mean_{k < l} ‖softmax S_k(φ(x̃)) − softmax S_l(φ(x̃))‖₁.
 
-    While task t (from 0) is learned, with D the distillation of LwF at temperature T,
+    While task t (from 0) is learned, with D(z) = KL(softmax(z_old / T) ‖ softmax(z / T)),
 
         ℓ = (1 − α) ℓ_CE + α [D(main) + mean_k D(S_k)],   α = t / (t + 1),
 
@@ -37,10 +37,12 @@ class MUC(SingleAdapter):
 
     Adapted: the paper has unlabelled images of another data set for x̃; these are the task's own,
     turned by 90, 180 or 270 degrees. Side classifiers stand still while the next task is learned,
-    and those of the last task alone are kept (the authors distil no others). Answers compare the
-    outputs of all tasks as they are.
+    and those of the last task alone are kept (the authors distil no others). They start from the
+    main classifier with a little noise, where the authors' start at random; and the gap is a sum
+    over classes and a mean over pairs, where theirs is a mean over classes and a sum over pairs.
+    Answers compare the outputs of all tasks as they are.
 
-    K, T and α are the authors'; their D has no factor T².
+    K, T and α are the authors'.
     """
 
     name = "muc"
@@ -58,20 +60,20 @@ class MUC(SingleAdapter):
             raise RememberingError("MUC needs at least 2 side classifiers, which may disagree")
         self.own = self.targets(task.classes)
         if self.learned:
-            features = self.features(lesson.prefix, len(lesson))
-            self.old = F.linear(features, self.head.weight, self.head.bias)
-            self.old_sides = self._sides(features)
+            self.old = self.features(lesson.prefix, len(lesson))
 
     def loss(self, batch: Batch) -> Tensor:
         loss = own_cross_entropy(batch.outputs, batch.targets, self.own)
         if not self.learned:
             return loss
-        temperature, old = self.options["temperature"], self.old[batch.index]
+        features, temperature = self.features_before(batch, self.old), self.options["temperature"]
+        old = F.linear(features, self.head.weight, self.head.bias)
         main = distillation(batch.outputs[:, : old.shape[1]], old, temperature)
-        pairs = zip(self._sides(batch.features), self.old_sides, strict=True)
-        sides = [distillation(now, then[batch.index], temperature) for now, then in pairs]
+        pairs = zip(self._sides(batch.features), self._sides(features), strict=True)
+        sides = [distillation(now, then, temperature) for now, then in pairs]
+        held = (main + torch.stack(sides).mean()) / temperature**2
         alpha = self.learned / (self.learned + 1)
-        return (1 - alpha) * loss + alpha * (main + torch.stack(sides).mean())
+        return (1 - alpha) * loss + alpha * held
 
     def end(self, task: Task, lesson: Lesson) -> None:
         """Train the side classifiers, from the main one with a little noise."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.backbone import Backbone
-from remembering.baselines.prototypes import PrototypeReplay, adapted_features, distance, pooled
+from remembering.baselines.prototypes import PrototypeReplay, distance, pooled
 from remembering.encoding import Prefix
 from remembering.heads import Head
 from remembering.images import ImageSequence
@@ -54,7 +54,7 @@ class PASS(PrototypeReplay):
         self.within = task.targets
         views = [lesson.prefix, *self.turned]
         if self.learned:
-            self.old = torch.stack([adapted_features(self, view, len(lesson)) for view in views])
+            self.old = torch.stack([self.features(view, len(lesson)) for view in views])
 
     def loss(self, batch: Batch) -> Tensor:
         features, outputs, targets = [batch.features], [batch.outputs], [batch.targets]
@@ -67,7 +67,8 @@ class PASS(PrototypeReplay):
         loss = F.cross_entropy(torch.cat(outputs), torch.cat(targets))
         if not self.learned:
             return loss
-        moved = distance(torch.cat(features), self.old[:, batch.index].flatten(0, 1)).mean()
+        old = [self.features_before(batch, self.old[0]), *self.old[1:, batch.index]]
+        moved = distance(torch.cat(features), torch.cat(old)).mean()
         return loss + self.options["distil"] * moved + self.options["replay"] * self.recalled(batch)
 
     def recalled_outputs(self, head: Head, drawn: Tensor, rng: torch.Generator) -> Tensor:
@@ -94,7 +95,7 @@ def radius(features: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Turned:
-    """Images as the backbone wants them, turned by so many times 90°."""
+    """Images at the backbone's size, turned by so many times 90°."""
 
     backbone: Backbone
     images: ImageSequence
@@ -104,4 +105,4 @@ class Turned:
         return len(self.images)
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        return self.backbone.prepare(self.images[index]).rot90(self.turns, (2, 3))
+        return self.backbone.shrink(self.images[index]).rot90(self.turns, (2, 3))

@@ -12,19 +12,11 @@ from torch import Tensor
 from remembering.adapters import Adapter
 from remembering.baselines.base import SingleAdapter
 from remembering.baselines.ncm import class_means
-from remembering.encoding import Prefix, batches
 from remembering.heads import Head
 from remembering.progress import Progress
 from remembering.seeding import generator
 from remembering.tasks.task import Task
 from remembering.training import Batch, Lesson, adapted, train
-
-
-@torch.no_grad()
-def adapted_features(learner: SingleAdapter, prefix: Prefix, count: int) -> Tensor:
-    """What the head reads of `count` images in a row, under the adapter of now: (n, dim)."""
-    parts = [pooled(learner, learner.adapter, prefix[index]) for index in batches(count)]
-    return torch.cat(parts)
 
 
 def pooled(learner: SingleAdapter, adapter: Adapter, tokens: Tensor) -> Tensor:
@@ -78,10 +70,10 @@ class PrototypeReplay(SingleAdapter):
 
     def begin(self, task: Task, lesson: Lesson) -> None:
         if self.learned:
-            self.old = adapted_features(self, lesson.prefix, len(lesson))
+            self.old = self.features(lesson.prefix, len(lesson))
 
     def end(self, task: Task, lesson: Lesson) -> None:
-        features = adapted_features(self, lesson.prefix, len(lesson))
+        features = self.features(lesson.prefix, len(lesson))
         self.tensors |= self.summary(features, lesson.targets.to(features.device))
 
     def summary(self, features: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""RanPAC: ridge regression on random features of frozen features."""
+"""RanPAC: ridge regression on random features; the backbone is tuned on the first task, or not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import FrozenFeatures
+from remembering.baselines.base import Baseline, FrozenFeatures, TunedOnce
 from remembering.errors import RememberingError
 from remembering.seeding import generator, permutation
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
 
 
-class RanPAC(FrozenFeatures):
+class RandomProjection(Baseline):
     """Class prototypes, decorrelated in a random space that is wider than the features.
 
     h(x) = ReLU(f(x) W) with W (dim, projection) drawn once from N(0, 1). Over all images so far
@@ -27,26 +27,23 @@ class RanPAC(FrozenFeatures):
     task's training images, it is the one of least squared error on the remaining fifth, as in the
     paper. Then all of the task is added.
 
-    Adapted: the paper's first phase (an adapter tuned on the first task) is left out, so that the
-    features are those of the other frozen methods; and W has 2,000 columns where the paper has
-    10,000, because G grows with their square.
+    Adapted: W has 2,000 columns where the paper has 10,000, because G grows with their square; and
+    G and C of the tasks before take part in the choice of λ, where the authors' code has those of
+    the new task alone.
     """
 
-    name = "ranpac"
-    title = "RanPAC"
     reference = (
         "McDonnell et al. (2023), RanPAC: random projections and pre-trained models for continual "
         "learning, arXiv:2307.02251"
     )
-    stores = "the random projection, its Gram matrix, one sum and one weight vector a class"
     defaults: ClassVar[Mapping[str, float]] = {"projection": 2000}
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
         width = int(self.options["projection"])
-        if not self.tensors:
+        if "projection" not in self.tensors:
             rng = generator(self.settings.seed, "ranpac")
             drawn = torch.randn(features.shape[1], width, generator=rng)
-            self.tensors = {"projection": drawn.to(features.device)}
+            self.tensors["projection"] = drawn.to(features.device)
         hidden = self._hidden(features)
         wanted = F.one_hot(targets, len(self.classes)).to(hidden)
         gram = hidden.new_zeros(width, width)
@@ -74,6 +71,27 @@ class RanPAC(FrozenFeatures):
 
     def _hidden(self, features: Tensor) -> Tensor:
         return (features.double() @ self.tensors["projection"].double()).relu()
+
+
+class RanPAC(RandomProjection, TunedOnce):
+    """As published: f is the backbone with an adapter, tuned on the first task and then frozen.
+
+    The rest is `RandomProjection`'s. Adapted: the adapter is trained as those of the other methods
+    are, by AdamW on cross entropy, with their rank and epochs.
+    """
+
+    name, title = "ranpac", "RanPAC"
+    stores = "an adapter, the random projection, its Gram matrix, a sum and weights for each class"
+
+
+class FrozenRanPAC(RandomProjection, FrozenFeatures):
+    """Without the paper's first phase: f is the frozen backbone, as for the other frozen methods.
+
+    The rest is `RandomProjection`'s.
+    """
+
+    name, title = "ranpac_frozen", "RanPAC, frozen"
+    stores = "the random projection, its Gram matrix, one sum and one weight vector a class"
 
 
 def _best_ridge(gram: Tensor, sums: Tensor, hidden: Tensor, wanted: Tensor) -> float:

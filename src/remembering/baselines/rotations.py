@@ -31,7 +31,7 @@ class Rotated(LazyImages):
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
         count = len(self.images)
-        result = self.backbone.prepare(self.images[index % count]).clone()
+        result = self.backbone.shrink(self.images[index % count]).clone()
         quarters = (index // count).to(result.device)
         for k in range(1, self.turns):
             result[quarters == k] = torch.rot90(result[quarters == k], k, (2, 3))

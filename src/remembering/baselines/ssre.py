@@ -55,7 +55,7 @@ class SSRE(PrototypeReplay):
             return super().loss(batch)
         alike = self.likeness[batch.index]
         new = F.cross_entropy(batch.outputs, batch.targets, reduction="none")
-        moved = distance(batch.features, self.old[batch.index])
+        moved = distance(batch.features, self.features_before(batch, self.old))
         return (
             ((1 - alike) * new).mean()
             + self.options["distil"] * (alike * moved).mean()

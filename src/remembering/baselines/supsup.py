@@ -95,6 +95,11 @@ class SupSup(InferredTask):
         )
         return Adapter(a, b, self.settings.first_layer)
 
+    @property
+    def trained(self) -> int:
+        """Scores too, of which masks are what is kept."""
+        return super().trained + self.learned * sum(w.numel() for w in self.fixed)
+
     def choose(self, tokens: Tensor) -> Tensor:
         numbers = range(self.learned)
         adapters, heads = [self.adapter(t) for t in numbers], [self.head(t) for t in numbers]

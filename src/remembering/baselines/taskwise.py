@@ -40,9 +40,13 @@ class Taskwise(Baseline, Rules):
         prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
         return Lesson(prefix, task.targets, f"{task.name} ({self.title})", self.learned)
 
+    def width(self, task: Task) -> int:
+        """How many outputs the head of a task has."""
+        return len(task.classes)
+
     def learn_task(self, task: Task, progress: Progress) -> None:
         lesson, number = self.lesson(task), self.learned
-        head = Head.linear(range(int(lesson.targets.max()) + 1), self.backbone)
+        head = Head.linear(range(self.width(task)), self.backbone)
         adapter, head = train(
             self.backbone,
             self.new_adapter(),

@@ -85,7 +85,7 @@ def main() -> None:
     cache = FeatureCache()
     for name, grid in GRIDS.items():
         if name.split(",")[0] in wanted:
-            if arguments.values:
+            if arguments.values and grid != [{}]:
                 (option,) = grid[0]
                 grid = [{option: float(value)} for value in arguments.values.split(",")]
             _try(name, grid, backbone, experiment, streams, cache)

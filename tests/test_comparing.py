@@ -106,6 +106,18 @@ def test_eyes_are_trained_and_sums_have_eight_bytes(done: Path) -> None:
     assert record["kept"]["bytes"] > 8 * (5 * 2 * 96) ** 2 > record["kept"]["parameters"] * 4
 
 
+def test_options_of_the_experiment_and_of_the_command(tmp_path: Path) -> None:
+    experiment = replace(EXPERIMENT, options=("ranpac.projection=50", "ewc.strength=7"))
+    compare("digits-2", experiment, tmp_path / "a", ["ranpac_frozen", "ranpac"], [0])
+    assert load_record(tmp_path / "a" / "ranpac" / "seed-0.json")["given"] == {"projection": 50}
+    assert load_record(tmp_path / "a" / "ranpac_frozen" / "seed-0.json")["given"] == {}
+    changed = {"ranpac": {"projection": 60.0}}
+    compare("digits-2", experiment, tmp_path / "b", ["ranpac"], [0], options=changed)
+    assert load_record(tmp_path / "b" / "ranpac" / "seed-0.json")["given"] == {"projection": 60}
+    with pytest.raises(RememberingError, match="no finite number"):
+        compare("x", replace(EXPERIMENT, options=("ewc.strength=x",)), tmp_path, ["ncm"], [0])
+
+
 def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")}
     monkeypatch.setattr(comparing, "make_stream", None)  # would fail if anything were left

@@ -27,6 +27,7 @@ from remembering.backbone import Backbone
 from remembering.baselines import LEFT_OUT
 from remembering.baselines.features import FeatureCache
 from remembering.contestants import CONTESTANTS, Contestant
+from remembering.contestants import options as chosen_options
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting, mean
 from remembering.experiments import Experiment, with_seed
@@ -81,13 +82,14 @@ def compare(
         seeds: one run each.
         small: whether these are the experiment's smaller settings.
         progress: who is told.
-        options: of methods by name, in place of their defaults.
+        options: of methods by name, in place of the experiment's and of their defaults.
         asked: what the command was given beside methods, options and seeds, for the report.
 
     Raises:
         RememberingError: if the folder is in use, or holds a comparison with other settings.
     """
-    options = {method: dict((options or {}).get(method, {})) for method in methods}
+    usual = chosen_options(experiment.options, list(CONTESTANTS))
+    options = {m: usual.get(m, {}) | dict((options or {}).get(m, {})) for m in methods}
     asked = list(asked) or [name, *(["--small"] if small else [])]
     with only_writer(out):
         _open(out, name, experiment, small, options)
@@ -256,7 +258,8 @@ def _open(
     options: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Note the settings, or make sure that they are those noted; options method by method."""
-    config = {"name": name, "small": small, "experiment": typed.write(with_seed(experiment, 0))}
+    experiment = replace(with_seed(experiment, 0), options=())
+    config = {"name": name, "small": small, "experiment": typed.write(experiment)}
     path, given = out / COMPARE, {}
     if path.is_file():
         try:
@@ -264,7 +267,10 @@ def _open(
         except ValueError as error:
             raise RememberingError(f"{path} is damaged ({error}); give another --out") from error
         given = noted.pop("options", {})
-        if noted != tomllib.loads(tomli_w.dumps(config)):
+        # Settings that are newer than the folder were at their defaults.
+        table = noted.pop("experiment", {})
+        same = typed.read(Experiment, table, str(path)) == experiment
+        if not same or noted != {"name": name, "small": small}:
             raise RememberingError(
                 f"{out} holds a comparison with other settings ({COMPARE} differs); "
                 "give another --out"

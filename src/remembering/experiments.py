@@ -60,6 +60,9 @@ class Experiment:
     """Routing units that are reported."""
     baselines: tuple[str, ...] = ("finetune", "joint")
     """References on the same backbone: finetune, joint, or any method of remember compare."""
+    options: tyro.conf.Suppress[tuple[str, ...]] = ()
+    """Options of those methods that suit this experiment, such as "ewc.strength=100"; chosen on
+    training images."""
     stream: Annotated[StreamSettings, tyro.conf.arg(name="")] = field(
         default_factory=StreamSettings
     )

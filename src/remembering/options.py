@@ -58,7 +58,8 @@ class Compare:
     methods: str = "all"
     """all, or some by name, such as ours,ewc,ranpac."""
     options: tuple[str, ...] = ()
-    """Options of methods in place of their defaults, such as ewc.strength=100 der.memory=500."""
+    """Options of methods, such as ewc.strength=100 der.memory=500, in place of the experiment's and
+    of their defaults."""
     seeds: str = "0,1,2"
     """Seeds; the table gives mean and deviation over them."""
     backbone: str | None = None

@@ -34,6 +34,7 @@ from remembering.baselines import BASELINES
 from remembering.baselines.base import accuracy
 from remembering.checkpoint import NAME as PROGRESS
 from remembering.checkpoint import Checkpoint
+from remembering.contestants import CONTESTANTS, options
 from remembering.encoding import batches
 from remembering.engine import Engine, current
 from remembering.errors import RememberingError
@@ -122,6 +123,7 @@ def run(
             raise RememberingError(
                 f"there is no baseline '{baseline}'; known are {', '.join(BASELINES)}"
             )
+    usual = options(experiment.options, list(CONTESTANTS))
     compared = experiment.compared and experiment.compared.resolved(backbone.depth)
     evaluator = Evaluator(experiment.units, compared)
     with contextlib.ExitStack() as held:
@@ -145,7 +147,8 @@ def run(
         for baseline in experiment.baselines:
             if baseline not in done.baselines:
                 # Every process computes all of it: rivals' rules may look at whole batches.
-                learner = BASELINES[baseline](backbone, model.settings)
+                given = CONTESTANTS[baseline].options(usual.get(baseline, {}), stream)
+                learner = BASELINES[baseline](backbone, model.settings, None, **given)
                 done.baselines[baseline] = _run_baseline(learner, stream, progress)
                 engine.on_main(lambda: done.write(out / SCORES))
         return engine.on_main(

@@ -1,6 +1,6 @@
 """How strongly each rival holds on to the past, chosen on training images alone.
 
-    python scripts/choose_strengths.py digits-5 --per-class 40
+    python scripts/choose_strengths.py digits-5
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
     python scripts/choose_strengths.py permuted-mnist-10 --small --methods si --values 0.01,0.1,1
 
@@ -48,9 +48,9 @@ class LwFOverAll(LwF):
 METHODS: dict[str, type[Baseline]] = {**BASELINES, "lwf, all classes": LwFOverAll}
 GRIDS: dict[str, list[dict[str, float]]] = {
     "finetune": [{}],
-    "ewc": [{"strength": 10.0**power} for power in range(3, 7)],
-    "online_ewc": [{"strength": 10.0**power} for power in range(3, 7)],
-    "si": [{"strength": 10.0**power} for power in range(4)],
+    "ewc": [{"strength": 10.0**power} for power in range(4, 12)],
+    "online_ewc": [{"strength": 10.0**power} for power in range(4, 12)],
+    "si": [{"strength": 10.0**power} for power in range(-2, 5)],
     "lwf": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "lwf, all classes": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "bir_si": [{"strength": 10.0**power} for power in range(-1, 3)],

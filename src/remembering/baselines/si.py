@@ -28,8 +28,9 @@ class SI(SingleAdapter):
     Adapted: adapter and head only. New rows of the head begin at 0 with Ω = 0. The gradient of the
     penalty is known in closed form, so it is taken off the sum instead of a second backward pass.
 
-    c was the best of 1 ... 1000 on training images of scikit-learn's digits that were held out
-    (`python scripts/choose_strengths.py digits-5 --per-class 40`). ξ is the paper's on split MNIST.
+    c was the best of 0.01 ... 10⁴ on training images of scikit-learn's digits that were held out
+    (`python scripts/choose_strengths.py digits-5 --methods si`); other experiments have their own
+    (docs/rivals.md). ξ is the paper's on split MNIST.
     """
 
     name = "si"
@@ -38,7 +39,7 @@ class SI(SingleAdapter):
         "Zenke et al. (2017), Continual learning through synaptic intelligence, arXiv:1703.04200"
     )
     stores = "one adapter and one head, and one copy of what they mattered to all tasks"
-    defaults: ClassVar[Mapping[str, float]] = {"strength": 100.0, "damping": 1e-3}
+    defaults: ClassVar[Mapping[str, float]] = {"strength": 1.0, "damping": 1e-3}
 
     def begin(self, task: Task, lesson: Lesson) -> None:
         head = self.head.extended(task.classes)

@@ -86,6 +86,8 @@ def main() -> None:
     for name, grid in GRIDS.items():
         if name.split(",")[0] in wanted:
             if arguments.values and grid != [{}]:
+                if len(grid[0]) > 1:
+                    parser.error(f"--values is for methods with one option in the grid, not {name}")
                 (option,) = grid[0]
                 grid = [{option: float(value)} for value in arguments.values.split(",")]
             _try(name, grid, backbone, experiment, streams, cache)

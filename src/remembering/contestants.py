@@ -231,18 +231,18 @@ def options(wanted: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str
         parts = re.fullmatch(r"([^.=]+)\.([^.=]+)=(.+)", word)
         if parts is None:
             raise RememberingError(
-                f"--options {word} must be METHOD.OPTION=NUMBER, such as ewc.strength=100"
+                f"option {word} must be METHOD.OPTION=NUMBER, such as ewc.strength=100"
             )
         method, option, text = parts.groups()
         _known("method", method, CONTESTANTS)
         defaults = CONTESTANTS[method].defaults
         if not defaults:
-            raise RememberingError(f"--options {word}: method '{method}' has no options")
+            raise RememberingError(f"option {word}: method '{method}' has no options")
         _known(f"option of '{method}'", option, defaults)
         if method not in methods:
-            raise RememberingError(f"--options {word}: '{method}' is not among the --methods")
+            raise RememberingError(f"option {word}: '{method}' is not among the --methods")
         if option in found.get(method, {}):
-            raise RememberingError(f"--options gives {method}.{option} twice; give it once")
+            raise RememberingError(f"options name {method}.{option} twice; give it once")
         found.setdefault(method, {})[option] = _number(word, text)
     return found
 
@@ -253,7 +253,7 @@ def _number(word: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise RememberingError(f"--options {word}: '{text}' is no finite number")
+        raise RememberingError(f"option {word}: '{text}' is no finite number")
     return value
 
 

@@ -11,6 +11,7 @@ from conftest import make_task
 from remembering.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
+from remembering.baselines.features import FeatureCache
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
 from remembering.tasks.task import Task
@@ -57,14 +58,19 @@ class TestContract:
     def test_is_repeatable_and_goes_on_after_loading(
         self, name: str, learner: Baseline, backbone: Backbone, tmp_path: Path
     ) -> None:
-        """Another one, half-way saved and loaded, ends with the same bits."""
-        path = tmp_path / "half.safetensors"
+        """Another one, half-way asked, saved and loaded, ends with the same bits; so it does with
+        a cache, and answers the same."""
+        path, cache = tmp_path / "half.safetensors", FeatureCache()
+        images = STREAM[0].test.images
         half = made(name, backbone)
+        half.cache = cache
         half.learn(STREAM[0].train)
+        half.predict(images)
         half.save(path)
-        loaded = type(half).load(path, backbone)
+        loaded = type(half).load(path, backbone, cache)
         loaded.learn(STREAM[1].train)
         assert same(loaded, learner)
+        assert torch.equal(loaded.scores(images), learner.scores(images))
 
     def test_counts_what_it_keeps(self, learner: Baseline) -> None:
         tensors = learner.everything().values()

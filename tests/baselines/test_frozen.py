@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from remembering.backbone import Backbone
@@ -73,6 +74,21 @@ class TestFeatureCache:
         second = BASELINES["slda"](backbone, SETTINGS, cache)
         second.learn(STREAM[0].train)
         assert cache.saved > 0
+
+    @pytest.mark.parametrize("name", ["clom", "fetril", "ranpac"])
+    def test_what_a_later_task_leaves_alone_is_asked_once(
+        self, name: str, backbone: Backbone
+    ) -> None:
+        learner, images = made(name, backbone), STREAM[0].test.images
+        learner.cache = FeatureCache()
+        learner.learn(STREAM[0].train)
+        learner.predict(images)
+        assert learner.cache.saved == 0
+        learner.learn(STREAM[1].train)
+        answers = learner.predict(images)
+        assert (saved := learner.cache.saved) > 0
+        assert learner.predict(images) == answers
+        assert learner.cache.saved > saved
 
     def test_is_bounded_and_tells_depths_and_images_apart(self, backbone: Backbone) -> None:
         images = STREAM[0].test.images

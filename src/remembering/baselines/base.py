@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -145,6 +145,23 @@ class Baseline(ABC):
         if not self.learned:
             raise RememberingError(f"method '{self.name}' has learned no task yet")
         return [self.classes[i] for i in self.scores(as_images(images)).argmax(1).tolist()]
+
+    def made_once(
+        self,
+        parts: Sequence[Sequence[Tensor]],
+        images: ImageSequence,
+        make: Callable[[Sequence[int]], Sequence[Tensor]],
+    ) -> Sequence[Tensor]:
+        """What each of these parts, which learning leaves alone, makes of images.
+
+        Methods are asked about the same images after each task: with a cache, `make` is only asked
+        for parts, by position, that have not seen these images yet.
+        """
+        if self.cache is None:
+            return make(range(len(parts)))
+        who = f"{self.name} {self.options} {self.settings.first_layer}"
+        makers = [f"{who} {digest(tensors)}" for tensors in parts]
+        return self.cache.made(self.backbone, makers, images, make)
 
     def settle(self) -> None:  # noqa: B027 (most put off nothing)
         """Do now what was put off until the first answer."""
@@ -372,7 +389,8 @@ class TunedOnce(SingleAdapter):
 
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:
-        return self.feature_scores(self.read(images))
+        tuned = [(self.adapter.a, self.adapter.b)]
+        return self.feature_scores(self.made_once(tuned, images, lambda _: [self.read(images)])[0])
 
     @property
     def trained(self) -> int:

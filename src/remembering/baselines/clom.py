@@ -105,13 +105,18 @@ class CLOM(Taskwise):
         self.tensors[f"{self.learned}.shift"] = best.mean()
 
     def scores(self, images: ImageSequence) -> Tensor:
-        numbers = range(self.learned)
+        models = [self._model(number) for number in range(self.learned)]
+        found = self.made_once(models, images, lambda numbers: self._outputs(images, numbers))
         result = torch.full((len(images), len(self.classes)), -torch.inf).to(self.backbone.device)
-        for number, outputs in zip(numbers, self._outputs(images, numbers), strict=True):
+        for number, outputs in enumerate(found):
             own = self.owned(number)
             shifted = outputs - self.tensors[f"{number}.shift"]
             result[:, own] = result[:, own].maximum(shifted)
         return result
+
+    def _model(self, number: int) -> list[Tensor]:
+        """What answers for this task; no later task changes it."""
+        return [self.tensors[f"{number}.{part}"] for part in ("a", "b", "weight", "bias")]
 
     @torch.no_grad()
     def _outputs(self, images: ImageSequence, numbers: Sequence[int]) -> list[Tensor]:

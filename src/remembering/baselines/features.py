@@ -1,9 +1,10 @@
-"""Features of the frozen backbone: the same for every method, so computed once where shared."""
+"""What frozen parts make of images: always the same, so computed once where shared."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,7 @@ class _Entry:
 
 
 class FeatureCache:
-    """Features by backbone, images and depth, for methods of one process; the oldest go first.
+    """Features by what made them and of which images, for one process; the oldest go first.
 
     Images in a tensor are known by their content, others (files, datasets) by identity.
 
@@ -51,22 +52,45 @@ class FeatureCache:
         self.limit = limit
         self.saved = 0.0
         """Seconds that were not spent, because what they made was there."""
-        self._entries: OrderedDict[tuple[str, str, int], _Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._backbone: tuple[Backbone, str] | None = None
 
     def features(self, backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
         """As `frozen_features`; not to be changed in place."""
-        key = (self._fingerprint(backbone), _identity(images), depth)
-        if key in self._entries:
-            self._entries.move_to_end(key)
-            self.saved += self._entries[key].seconds
-            return self._entries[key].features
-        started = time.perf_counter()
-        features = frozen_features(backbone, images, depth)
-        self._entries[key] = _Entry(features, time.perf_counter() - started, images)
+
+        def make(_: Sequence[int]) -> list[Tensor]:
+            return [frozen_features(backbone, images, depth)]
+
+        return self.made(backbone, [f"depth {depth}"], images, make)[0]
+
+    def made(
+        self,
+        backbone: Backbone,
+        makers: Sequence[str],
+        images: ImageSequence,
+        make: Callable[[Sequence[int]], Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """What each of these makers, on top of a backbone, makes of images.
+
+        `make` is asked for those, by position, that are not there yet, all at once.
+        """
+        prefix, identity = self._fingerprint(backbone), _identity(images)
+        keys = [(f"{prefix} {maker}", identity) for maker in makers]
+        missing = [i for i, key in enumerate(keys) if key not in self._entries]
+        for key in keys:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                self.saved += self._entries[key].seconds
+        if missing:
+            started = time.perf_counter()
+            new = make(missing)
+            seconds = (time.perf_counter() - started) / len(missing)
+            for i, features in zip(missing, new, strict=True):
+                self._entries[keys[i]] = _Entry(features, seconds, images)
+        found = [self._entries[key].features for key in keys]
         while len(self._entries) > 1 and self.bytes > self.limit:
             self._entries.popitem(last=False)
-        return features
+        return found
 
     @property
     def bytes(self) -> int:

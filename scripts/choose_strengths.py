@@ -54,7 +54,7 @@ GRIDS: dict[str, list[dict[str, float]]] = {
     "lwf": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "lwf, all classes": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "bir_si": [{"strength": 10.0**power} for power in range(-1, 3)],
-    "owm": [{"alpha": 10.0**power} for power in range(-1, 2)],
+    "owm": [{"alpha": 10.0**power} for power in range(-3, 2)],
     "hypernet": [{"strength": 10.0**power} for power in range(-3, 1)],
     "der": [{"alpha": a, "beta": b} for a, b in ((0.1, 0.5), (0.5, 0.5), (0.5, 1.0))],
     "clom": [{"contrast": value} for value in (0.3, 1.0, 3.0)],

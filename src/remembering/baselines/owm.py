@@ -31,10 +31,10 @@ class OWM(SingleAdapter):
     input that is always 1. The inputs of A are the tokens, those of B are A x: few, so that B has
     little freedom after the first task, and it is A that goes on learning. P is updated with all
     inputs of a task at once and not batch by batch, and α stays the same where the paper lets it
-    decay. AdamW scales every weight by itself, which would turn a projected gradient away again:
-    so both the gradient and the step that AdamW makes of it are projected. α = 1 was the best of
-    10⁻⁵ ... 10² on training images of scikit-learn's digits that were held out; inputs of a
-    Transformer reach in all directions, and with a small α nothing more is learned.
+    decay. ΔW is the step of AdamW, not the gradient that it makes it of: of a projected gradient,
+    however little is left, AdamW would make a step of full length. α was chosen on training images
+    that were held out (docs/rivals.md); inputs of a Transformer reach in all directions, and with
+    a small α nothing more is learned.
     """
 
     name = "owm"
@@ -45,16 +45,13 @@ class OWM(SingleAdapter):
     )
     published = "OWM"
     stores = "one adapter and one head, and a projector for the inputs of each of their matrices"
-    defaults: ClassVar[Mapping[str, float]] = {"alpha": 1.0}
+    defaults: ClassVar[Mapping[str, float]] = {"alpha": 0.1}
 
     @torch.no_grad()
     def gradients(self, adapter: Adapter, head: Head) -> None:
         if self.learned:
             now = parameters(adapter, head)
-            self.before = {name: value.detach().clone() for name, value in now.items()}
-            slopes = {name: value.grad for name, value in now.items() if value.grad is not None}
-            for name, value in self.projected(slopes).items():
-                slopes[name].copy_(value)
+            self.before = {name: value.clone() for name, value in now.items()}
 
     @torch.no_grad()
     def stepped(self, adapter: Adapter, head: Head) -> None:

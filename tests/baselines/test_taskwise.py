@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from remembering.baselines.rotations import Rotated
 from remembering.baselines.supsup import SupSup
 from remembering.encoding import Prefix
 
-from .example import SETTINGS, STREAM
+from .example import SETTINGS, STREAM, same
 
 
 def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
@@ -33,6 +35,16 @@ def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
         learner.learn(STREAM[1].train)
         moved.append(float((learner.adapter(0).made() - before).norm()))
     assert moved[1] < 0.5 * moved[0]
+
+
+def test_a_hypernetwork_has_a_pace_of_its_own(backbone: Backbone) -> None:
+    """Half the pace is half the learning rate, and what is saved says so once."""
+    slow = HyperNet(backbone, SETTINGS, pace=0.5)
+    like = HyperNet(backbone, replace(SETTINGS, lr=SETTINGS.lr / 2))
+    for learner in (slow, like):
+        learner.learn(STREAM[0].train)
+    assert same(slow, like)
+    assert slow.settings == SETTINGS
 
 
 def test_supsup_trains_no_weight(backbone: Backbone) -> None:

@@ -20,8 +20,8 @@ from remembering.training import Lesson
 class OWM(SingleAdapter):
     """A projector for each matrix of weights, onto what is orthogonal to its inputs so far.
 
-    With X the inputs that a matrix W saw in a task (a column each, over √n), recursive least
-    squares gives, from P = I at first,
+    With X the inputs that a matrix W saw in a task (a column each, in units that make the mean
+    square of a feature 1 / n), recursive least squares gives, from P = I at first,
 
         P ← P − P X (α I + Xᵀ P X)⁻¹ Xᵀ P = (P⁻¹ + X Xᵀ / α)⁻¹,   and   ΔW ← ΔW P
 
@@ -30,11 +30,13 @@ class OWM(SingleAdapter):
     Adapted: W are the matrices A and B of the adapter and the head, whose bias is the weight of an
     input that is always 1. The inputs of A are the tokens, those of B are A x: few, so that B has
     little freedom after the first task, and it is A that goes on learning. P is updated with all
-    inputs of a task at once and not batch by batch, and α stays the same where the paper lets it
-    decay. ΔW is the step of AdamW, not the gradient that it makes it of: of a projected gradient,
-    however little is left, AdamW would make a step of full length. α was chosen on training images
-    that were held out (docs/rivals.md); inputs of a Transformer reach in all directions, and with
-    a small α nothing more is learned.
+    inputs of a task at once and not batch by batch. α stays the same where the authors let it
+    decay, and is the same for all matrices, where theirs differs from layer to layer: the units
+    make up for that, without which the head is fixed long before the adapter is. ΔW is the step of
+    AdamW, not the gradient that it is made of: of a projected gradient, however little is left,
+    AdamW would make a step of full length. α was chosen on training images that were held out
+    (docs/rivals.md); inputs of a Transformer reach in all directions, and with a small α nothing
+    more is learned.
     """
 
     name = "owm"
@@ -87,7 +89,9 @@ class OWM(SingleAdapter):
             seen["head"] += gram(features, len(lesson))
         for name, inputs in seen.items():
             before = self.tensors.get(f"projector.{name}")
-            self.tensors[f"projector.{name}"] = narrowed(before, inputs, self.options["alpha"])
+            scale = inputs.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+            alpha = self.options["alpha"] * scale
+            self.tensors[f"projector.{name}"] = narrowed(before, inputs, alpha)
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,11 @@ def gram(x: Tensor, count: int) -> Tensor:
     return flat.mT @ flat / count
 
 
-def narrowed(projector: Tensor | None, inputs: Tensor, alpha: float) -> Tensor:
+def narrowed(projector: Tensor | None, inputs: Tensor, alpha: Tensor) -> Tensor:
     """(P⁻¹ + X Xᵀ / α)⁻¹, without inverting P.
 
-    >>> narrowed(None, torch.diag(torch.tensor([1.0, 0.0])).double(), 1e-4).round(decimals=2)
+    >>> inputs = torch.diag(torch.tensor([1.0, 0.0])).double()
+    >>> narrowed(None, inputs, torch.tensor(1e-4)).round(decimals=2)
     tensor([[0., 0.],
             [0., 1.]])
     """

@@ -3,12 +3,10 @@
     python scripts/choose_strengths.py digits-5
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
     python scripts/choose_strengths.py permuted-mnist-10 --small --methods si --values 0.01,0.1,1
-    python scripts/choose_strengths.py digits-5 --methods hypernet --values 0.1,1 --of pace
 
-The experiment's own settings and options, in class orders that no result uses (seeds 10 and 11):
-some training images of each class are learned, 30 others are asked about after the last task. Test
-images are not opened. Prints a Markdown table; the best of each method is bold. Figures are in
-docs/rivals.md.
+The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
+images of each class are learned, 30 others are asked about after the last task. Test images are
+not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/rivals.md.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
 from remembering.baselines.lwf import LwF
-from remembering.contestants import CONTESTANTS
-from remembering.contestants import options as chosen_options
 from remembering.evaluation.metrics import mean
 from remembering.experiments import Experiment, find
 from remembering.seeding import permutation
@@ -58,8 +54,8 @@ GRIDS: dict[str, list[dict[str, float]]] = {
     "lwf": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "lwf, all classes": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "bir_si": [{"strength": 10.0**power} for power in range(-1, 3)],
-    "owm": [{"alpha": 10.0**power} for power in range(-3, 2)],
-    "hypernet": [{"strength": 10.0**power} for power in range(-3, 3)],
+    "owm": [{"alpha": 10.0**power} for power in range(-2, 2)],
+    "hypernet": [{"strength": 10.0**power} for power in range(-3, 1)],
     "der": [{"alpha": a, "beta": b} for a, b in ((0.1, 0.5), (0.5, 0.5), (0.5, 1.0))],
     "clom": [{"contrast": value} for value in (0.3, 1.0, 3.0)],
 }
@@ -73,7 +69,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--methods", help="names by commas; all by default")
     parser.add_argument("--values", help="numbers by commas, in place of those of one option")
-    parser.add_argument("--of", metavar="OPTION", help="what --values are of, if not the grid's")
     parser.add_argument("--per-class", type=int, help="images to learn, if not the experiment's")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     arguments = parser.parse_args()
@@ -88,16 +83,13 @@ def main() -> None:
     print(f"| method | option | {' | '.join(f'seed {seed} (%)' for seed in seeds)} | mean (%) |")
     print("| --- | --- |" + " ---: |" * (len(seeds) + 1), flush=True)
     cache = FeatureCache()
-    given = chosen_options(experiment.options, list(CONTESTANTS))
     for name, grid in GRIDS.items():
         if name.split(",")[0] in wanted:
             if arguments.values and grid != [{}]:
-                if len(grid[0]) > 1 and not arguments.of:
-                    parser.error(f"{name} has several options in the grid; name one by --of")
-                option = arguments.of or next(iter(grid[0]))
+                if len(grid[0]) > 1:
+                    parser.error(f"--values is for methods with one option in the grid, not {name}")
+                (option,) = grid[0]
                 grid = [{option: float(value)} for value in arguments.values.split(",")]
-            own = given.get(name.split(",")[0], {})
-            grid = [{**own, **point} for point in grid]
             _try(name, grid, backbone, experiment, streams, cache)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from remembering.adapters import PROJECTIONS, Adapter, OneAdapter
 from remembering.baselines.taskwise import InferredTask
-from remembering.config import Settings
 from remembering.seeding import generator
 from remembering.tasks.task import Task
 from remembering.training import Batch, Lesson
@@ -24,12 +23,16 @@ class Generated(Adapter):
 
     A chunk is the A and B of one projection of one layer. It is made of the embedding e and of the
     chunk's own code c_i, which belongs to the network: W₂ relu(W₁ [e, c_i] + b₁) + b₂.
+
+    Hidden units add up in each number of the adapter, so that a step of AdamW would move it much
+    farther than in an adapter that has numbers of its own. So `a` is the network times the root of
+    how many there are: in these units a step moves an adapter about as far as it would by itself.
     """
 
     chunk: tuple[int, int] = (1, 1)
     """Rank and dimension of an adapter."""
     chunks: int = 0
-    hidden: int = 0
+    hidden: int = 1
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the network's tensors, in the order in which they lie in `a`."""
@@ -57,12 +60,13 @@ class Generated(Adapter):
                 bound = math.sqrt(6 / (self.hidden * dim))
                 part[: shape[0] // 2].uniform_(-bound, bound, generator=rng)
             parts.append(part.flatten())
-        return replace(self, a=torch.cat(parts).to(self.b.device))
+        return replace(self, a=torch.cat(parts).to(self.b.device) * math.sqrt(self.hidden))
 
     def made(self) -> Tensor:
         """All chunks: (chunks, 2 · rank · dim)."""
         shapes = self.shapes()
-        flat = self.a.split([math.prod(shape) for shape in shapes.values()])
+        network = self.a / math.sqrt(self.hidden)
+        flat = network.split([math.prod(shape) for shape in shapes.values()])
         codes, weight1, bias1, weight2, bias2 = (
             part.view(shape) for part, shape in zip(flat, shapes.values(), strict=True)
         )
@@ -100,11 +104,9 @@ class HyperNet(InferredTask):
     each task keeps its own. The paper's look-ahead of Θ within the penalty is left out: it takes a
     second backward pass a step.
 
-    A step of the network moves an adapter much farther than a step of its own numbers would, since
-    all hidden units add up: `pace` is the share of the learning rate that it is trained with. It
-    and β (0.01 or 0.05 in the paper for CIFAR) were chosen on training images that were held out
-    (docs/rivals.md). The network is as large as one or two adapters of the bundled backbone, and
-    an embedding as wide as the paper's for its ResNet.
+    The paper's β for CIFAR is 0.01 or 0.05, by the network; it is 0.01 here. The network is as
+    large as one or two adapters of the bundled backbone, and an embedding as wide as the paper's
+    for its ResNet.
     """
 
     name = "hypernet"
@@ -112,16 +114,7 @@ class HyperNet(InferredTask):
     reference = "von Oswald et al. (2020), Continual learning with hypernetworks, arXiv:1906.00695"
     published = "HyperNet"
     stores = "the network that makes adapters, and one embedding and one head a task"
-    defaults: ClassVar[Mapping[str, float]] = {
-        "strength": 0.1,
-        "pace": 1.0,
-        "embedding": 32,
-        "hidden": 32,
-    }
-
-    @property
-    def training(self) -> Settings:
-        return replace(self.settings, lr=self.settings.lr * self.options["pace"])
+    defaults: ClassVar[Mapping[str, float]] = {"strength": 0.01, "embedding": 32, "hidden": 32}
 
     def new_adapter(self) -> Generated:
         rng = generator(self.settings.seed, "hypernet", self.learned)

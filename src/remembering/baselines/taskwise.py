@@ -9,7 +9,6 @@ from torch import Tensor
 
 from remembering.adapters import Adapter
 from remembering.baselines.base import Baseline
-from remembering.config import Settings
 from remembering.encoding import Prefix, batches
 from remembering.heads import Head
 from remembering.images import ImageSequence
@@ -45,11 +44,6 @@ class Taskwise(Baseline, Rules):
         """How many outputs the head of a task has."""
         return len(task.classes)
 
-    @property
-    def training(self) -> Settings:
-        """How a task is trained."""
-        return self.settings
-
     def learn_task(self, task: Task, progress: Progress) -> None:
         lesson, number = self.lesson(task), self.learned
         head = Head.linear(range(self.width(task)), self.backbone)
@@ -58,7 +52,7 @@ class Taskwise(Baseline, Rules):
             self.new_adapter(),
             head,
             lesson,
-            self.training,
+            self.settings,
             None,
             progress,
             rules=self,

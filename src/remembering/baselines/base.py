@@ -63,7 +63,7 @@ class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
     To add one, subclass this (or `SingleAdapter`, or `FrozenFeatures`) in a file of its own and
-    name it in `remembering.baselines.BASELINES`; `tests/baselines/test_contract.py` then runs on
+    name it in `remembering.baselines._METHODS`; `tests/baselines/test_contract.py` then runs on
     it. Tensors in `tensors` are replaced, never changed in place: that is how a task that fails is
     taken back. Row i of whatever a method keeps per class belongs to `classes[i]`.
     """

@@ -30,11 +30,12 @@ class BIR(FrozenFeatures):
     rest, and its own gates: a random part of the decoder's hidden units is silent for class c. On
     features of task t, and on as many that the network before this task dreams of its classes,
 
-        ℓ = 1/t (CE(z, y) + V(x, y)) + (1 − 1/t) (D(z, z_old) + V(x̂, c)),
+        ℓ = 1/t (CE(z, y) + V(x, y)) + (1 − 1/t) (D(z(x̃), z_old(x̃)) + V(x̃, c)),
         V(x, c) = (½ ‖x − x̂‖² + KL(q(u|x) ‖ p(u|c))) / dim,   x̂ = decoder_c(u),
         D(z, z_old) = T² KL(softmax(z_old / T) ‖ softmax(z / T)),   T = 2,
 
-    where x̂ for c is drawn from p(u|c), and the old outputs say that it is of no new class.
+    where a dream x̃ of class c is decoder_c(u) of the old network for u drawn from p(u|c), and
+    z_old says that it is of no new class.
 
     The five parts of the paper's method are here: replay of internal features, through feedback,
     conditional, gated, with soft targets. Adapted: dreams have the prior and the gates of the class
@@ -42,10 +43,10 @@ class BIR(FrozenFeatures):
     that comes back is another class to the generator in each of its tasks (where all labels come
     back, the authors gate by task and share the prior). The layers that stay as they are, in the
     paper pretrained convolutions, are the frozen Transformer, and the hidden layers above its
-    features take the place of an adapter. They are trained for so many steps a task, as in the
+    features take the place of an adapter. They are trained for `steps` a task, as in the
     paper, and not for epochs. The part of silent gates was chosen on training images of
-    scikit-learn's digits that were held out; there 100 steps and 100 hidden units were enough. The
-    paper has 2,000 units and thousands of steps, for features that are many more.
+    scikit-learn's digits that were held out. The paper has 2,000 units and thousands of steps, for
+    features that are many more; digits need 100 of either, and natural images were given room.
     """
 
     name = "bir"

@@ -28,7 +28,7 @@ class CLOM(Taskwise):
     degrees. With y the class and turn of an image, and z its feature, of length 1,
 
         ℓ = ℓ_CE(y) + λ ℓ_con,
-        ℓ_con = − mean_i mean_{j: y_j = y_i} log [exp(z_i·z_j / τ) / Σ_{k ≠ i} exp(z_i·z_k / τ)],
+        ℓ_con = − mean_i mean_{j≠i: y_j=y_i} log [exp(z_i·z_j / τ) / Σ_{k≠i} exp(z_i·z_k / τ)],
 
     the supervised contrastive loss over a batch of images, each in all turns. What is asked about
     is shown in all turns, f_c = mean_r f_{c, r}(turned by r), and answered with the greatest

@@ -32,7 +32,7 @@ class DER(SingleAdapter):
 
     Adapted: the head grows, so z' has the classes known when the image came and only those are
     compared; the paper has outputs for all classes from the start. The paper augments images; here
-    nothing does.
+    new ones are if the experiment says so, those of the buffer never.
 
     α, β and the size of the buffer are the authors' for CIFAR-10 with the smallest buffer. A
     comparison gives it as many images as other methods with a memory.

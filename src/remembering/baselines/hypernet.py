@@ -97,8 +97,8 @@ class HyperNet(InferredTask):
         ℓ = ℓ_CE(h(e_t; Θ)) + β / t Σ_{s < t} ‖h(e_s; Θ*) − h(e_s; Θ)‖²
 
     over Θ, e_t and the head of task t (from 0), where Θ* is the network before the task. An image
-    is of the task under whose adapter and head the answer has least entropy, in shares of the
-    greatest that so many classes can have.
+    is of the task under whose adapter and head the answer p has the least H(p) / log C_t, its
+    entropy as a share of the greatest that C_t classes can have.
 
     Adapted: the network makes LoRA adapters, one projection at a time ("chunks"), and no heads;
     each task keeps its own. The paper's look-ahead of Θ within the penalty is left out: it takes a

@@ -33,7 +33,8 @@ class ICaRL(SingleAdapter):
         argmin_c ‖φ(x) − μ_c‖,   μ_c = mean of φ over the exemplars of c,   φ and μ of length 1.
 
     Adapted: φ is the normalised CLS token under the one adapter. A label that comes back is new
-    again, and has exemplars of both tasks. The paper augments images; here nothing does.
+    again, and has exemplars of both tasks. The paper augments images; here
+    that is up to the experiment.
 
     The paper keeps 2,000 exemplars for the 100 classes of CIFAR-100; 200 are as many for ten. A
     comparison gives as many for each class of its stream.

@@ -32,10 +32,10 @@ class IL2A(PrototypeReplay):
         z̃_cj = w_jᵀ μ_c + b_j + γ / 2 (w_j − w_c)ᵀ Σ_c (w_j − w_c).
 
     Adapted: adapter and head only. Tokens are mixed where they enter the first adapted layer; if
-    that is the first of all, this is to mix the images, as the embedding is affine. The rows of
-    mixed classes are let go after their task. Features of mixed images are not distilled. Each
-    batch is mixed once, where PyCIL's version does so four times. Outputs are not divided by a
-    temperature. γ and the range of λ are PyCIL's.
+    that is the first of all, and the embedding is affine (all but CLIP's), this is to mix the
+    images. The rows of mixed classes are let go after their task. Features of mixed images are not
+    distilled. Each batch is mixed once, where PyCIL's version does so four times. Outputs are not
+    divided by a temperature. γ and the range of λ are PyCIL's.
     """
 
     name = "il2a"

@@ -1,4 +1,4 @@
-"""Joint training of one adapter on everything at once: the ceiling, the paper's IID oracle."""
+"""Joint training of one adapter on everything at once, not continually: the paper's IID oracle."""
 
 from __future__ import annotations
 

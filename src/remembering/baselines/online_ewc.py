@@ -14,9 +14,11 @@ from remembering.training import Batch, Lesson
 
 
 class OnlineEWC(SingleAdapter):
-    """EWC with one anchor, the last parameters, and a Fisher information that fades.
+    """EWC with one anchor, the last parameters, and a Fisher information that may fade.
 
-    ℓ = ℓ_CE + λ / 2 Σ_i F̃_i (θ_i − θ*_i)²,   F̃ ← γ F̃ + F_t after task t.
+    ℓ = ℓ_CE + λ / 2 Σ_i F̃_i (θ_i − θ*_i)²,   F̃ ← γ F̃ + F_t after task t,
+
+    where γ (`decay`) is 1 unless told otherwise: a plain sum.
 
     Adapted as EWC is: adapter and head only; rows of new classes start with F̃ = 0. The paper's
     rescaling of the Fisher information of each task is left out.

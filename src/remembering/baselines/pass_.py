@@ -28,9 +28,9 @@ class PASS(PrototypeReplay):
     a class of the first task. Each image also comes turned by 90°, 180° and 270°; a turned class
     is a class of its own, and ℓ_CE and the distance are means over the images in all turns.
 
-    Adapted: adapter and head only. The rows of turned classes are let go after their task, as no
-    answer reads them. The paper divides outputs by a temperature of 0.1, for a network that starts
-    from nothing; here they are as they are.
+    Adapted: adapter and head only. The rows of turned classes take part in all cross entropies of
+    their task and are let go after it, as no answer reads them. The paper divides outputs by a
+    temperature of 0.1, for a network that starts from nothing; here they are as they are.
     """
 
     name = "pass"

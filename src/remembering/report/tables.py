@@ -331,6 +331,8 @@ def _units_note(group: Group) -> str:
     note = f"Mean over {count(group.task_count, 'task')} after the last one"
     note += ", ± deviation over seeds." if len(group.seeds) > 1 else "."
     note += " Below the routing units nothing is routed: each image is answered alone."
+    if group.statistic("router_alone_accuracy") is not None:
+        note += " Above, router and adapter answer together; a right adapter given answers alone."
     if group.published:
         note += " The paper's number was reached with ViT-B/16 pretrained on ImageNet-21k, on all "
         note += "the data."

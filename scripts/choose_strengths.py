@@ -23,6 +23,7 @@ from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
 from remembering.baselines.lwf import LwF
+from remembering.contestants import CONTESTANTS
 from remembering.evaluation.metrics import mean
 from remembering.experiments import Experiment, find
 from remembering.seeding import permutation
@@ -55,7 +56,8 @@ GRIDS: dict[str, list[dict[str, float]]] = {
     "lwf, all classes": [{"strength": value} for value in (1.0, 3.0, 10.0)],
     "bir_si": [{"strength": 10.0**power} for power in range(-1, 3)],
     "owm": [{"alpha": 10.0**power} for power in range(-2, 2)],
-    "hypernet": [{"strength": 10.0**power} for power in range(-3, 1)],
+    "hypernet": [{"strength": 10.0**power} for power in range(-5, -1)],
+    "mnemonics": [{"lr": value} for value in (0.0003, 0.001, 0.003)],
     "der": [{"alpha": a, "beta": b} for a, b in ((0.1, 0.5), (0.5, 0.5), (0.5, 1.0))],
     "clom": [{"contrast": value} for value in (0.3, 1.0, 3.0)],
 }
@@ -125,7 +127,8 @@ def _try(
         for seed, stream in streams.items():
             epochs = experiment.epochs(len(stream.tasks))
             settings = replace(experiment.learning, epochs=epochs, seed=seed)
-            learner = METHODS[name](backbone, settings, cache, **options)
+            given = CONTESTANTS[name.split(",")[0]].options(options, stream)
+            learner = METHODS[name](backbone, settings, cache, **given)
             for data in stream.tasks:
                 learner.learn(data.train)
             asked = [data.test for data in stream.tasks]

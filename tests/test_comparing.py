@@ -195,6 +195,60 @@ def test_a_memory_grows_with_the_tasks() -> None:
     assert entry.options({}, make_stream(permuted)) == {"memory": 600}
 
 
+def test_what_only_began_does_not_bind(tmp_path: Path) -> None:
+    """A first try that fails can be corrected in the same folder."""
+    few = {"icarl": {"memory": 1.0}}
+    with pytest.raises(RememberingError, match="no room for one of each class"):
+        compare("digits-3", EXPERIMENT, tmp_path, ["icarl"], [0], options=few)
+    assert (tmp_path / "compare.toml").is_file()
+    compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0])
+    assert load_record(tmp_path / "icarl" / "seed-0.json")["options"]["memory"] == 200
+
+
+def test_a_method_that_fails_can_be_given_other_options(tmp_path: Path) -> None:
+    compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
+    few, enough = {"icarl": {"memory": 1.0}}, {"icarl": {"memory": 20.0}}
+    with pytest.raises(RememberingError, match="no room for one of each class"):
+        compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0], options=few)
+    compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0], options=enough)
+    assert load_record(tmp_path / "icarl" / "seed-0.json")["kept"]["images"] == 20
+
+
+def test_one_bad_option_stops_all_before_they_begin(tmp_path: Path) -> None:
+    bad = {"ewc": {"strength": -1.0}}
+    with pytest.raises(RememberingError, match=r"ewc.strength = -1"):
+        compare("digits-2", EXPERIMENT, tmp_path / "out", ["ncm", "ewc"], [0], options=bad)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_change_nothing_are_not_other_settings(
+    done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "Backbone", None)  # would fail if anything were left
+    compare("digits-2", replace(EXPERIMENT, description="In other words."), done, ["ncm"], [0])
+    learning = replace(EXPERIMENT.learning, epochs=2)
+    with pytest.raises(
+        RememberingError, match=r"other settings \(learning.epochs: see compare.toml"
+    ):
+        compare("digits-2", replace(EXPERIMENT, learning=learning), done, ["ncm"], [0])
+
+
+def test_an_option_at_its_default_is_no_other_option(tmp_path: Path) -> None:
+    compare("digits-2", EXPERIMENT, tmp_path, ["slda"], [0])
+    usual = {"slda": dict(contestants.CONTESTANTS["slda"].defaults)}
+    compare("digits-2", EXPERIMENT, tmp_path, ["slda"], [0, 1], options=usual)
+    assert (tmp_path / "slda" / "seed-1.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "text", ["options = 3", "[options]\nncm = 3", "[options.ncm]\nx = 'y'", "="]
+)
+def test_damaged_settings_are_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "compare.toml").write_text(text)
+    with pytest.raises(RememberingError, match=r"compare\.toml is damaged"):
+        compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
+
+
 def test_other_options_are_refused(tmp_path: Path) -> None:
     def ranpac(**options: float) -> None:
         compare("digits-2", EXPERIMENT, tmp_path, ["ranpac"], [0], options={"ranpac": options})
@@ -245,9 +299,13 @@ class TestCommand:
         ("words", "message"),
         [
             (["--methods", "ewx"], "did you mean 'ewc'"),
+            (["--methods", "EWC"], "did you mean 'ewc'"),
+            (["--data", "elsewhere"], "not read from elsewhere; leave out --data"),
+            (["--image-size", "0"], "0"),
+            (["--options", "ewc.strength=-5"], "ewc.strength = -5 must be a finite number, 0 or"),
             (["--methods", "nothing-like-it"], "known are ours"),
             (["--seeds", "a"], "no list of whole numbers"),
-            (["--seeds", ""], "is given no seed"),
+            (["--seeds", ""], "names no seed"),
             (["--small"], "has no [small] settings"),
             (["--options", "ewc=3"], "must be METHOD.OPTION=NUMBER"),
             (["--options", "ewx.strength=3"], "no method 'ewx'; did you mean 'ewc'"),
@@ -263,5 +321,14 @@ class TestCommand:
     def test_mistakes(
         self, words: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["compare", str(file), *words]) == 1
+        """None of them leaves anything that a corrected command would stumble over."""
+        out = file.parent / "out"
+        assert main(["compare", str(file), "--out", str(out), *words]) == 1
         assert message in capsys.readouterr().err
+        assert not out.exists()
+
+    def test_lists_the_methods(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["compare", "--list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == list(contestants.CONTESTANTS)
+        assert any(line.endswith("nearest class mean (SimpleCIL)") for line in lines)

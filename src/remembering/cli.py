@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"remember {name} works in one process; torchrun and accelerate launch are for "
                 "remember run"
             )
-        if kind in (Run, Learn):  # their defaults depend on what they name
+        if kind in (Run, Learn, Compare):  # what they take depends on what they are given
             return handle(rest)
         return handle(_parse(kind, rest, f"remember {name}"))
     except RememberingError as error:
@@ -190,19 +190,28 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _compare(command: Compare) -> int:
-    variants = find(command.name).variants(command.small)
+def _compare(arguments: list[str]) -> int:
+    if "--list" in arguments:
+        from remembering.contestants import titles
+
+        width = max(map(len, titles()))
+        for method, title in titles().items():
+            print(f"{method:{width}}  {title}")
+        return 0
+    command: Compare = _parse(Compare, arguments, "remember compare")
     seeds = _seeds(command.seeds)
-    if len(variants) > 1 or not seeds:
-        what = "has variants" if seeds else "is given no seed"
-        raise RememberingError(f"{command.name} {what}; methods are compared on one setting")
+    if not seeds:
+        raise RememberingError("--seeds names no seed; give at least one, such as 0")
+    variants = find(command.name).variants(command.small)
+    if len(variants) > 1:
+        raise RememberingError(f"{command.name} has variants; methods are compared on one setting")
     experiment = next(iter(variants.values()))
     if command.data:
         experiment = replace(experiment, stream=replace(experiment.stream, data=command.data))
     experiment = replace(
         experiment,
         backbone=command.backbone or experiment.backbone,
-        image_size=command.image_size or experiment.image_size,
+        image_size=experiment.image_size if command.image_size is None else command.image_size,
     )
     title = Path(command.name).stem
     base = f"{title}-small" if command.small else title
@@ -345,6 +354,8 @@ def _forget(command: Forget) -> int:
 
 
 def _report(command: Report) -> int:
+    if not command.runs:
+        raise RememberingError("name folders of runs or comparisons, such as remember report runs")
     if command.markdown:
         from remembering.files import write_atomic
         from remembering.report.markdown import results_markdown

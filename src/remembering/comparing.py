@@ -35,7 +35,9 @@ from remembering.files import remove_unfinished, write_atomic
 from remembering.images import joined, subset
 from remembering.lock import only_writer
 from remembering.progress import SILENT, Progress
-from remembering.report.comparison import COMPARE, LEFT_OUT_FILE, VERSION, load_record
+from remembering.report.checks import map_of, number
+from remembering.report.comparison import COMPARE, LEFT_OUT_FILE
+from remembering.report.outcome import VERSION, load_record
 from remembering.runner import environment, make_stream
 from remembering.seeding import permutation
 from remembering.store import in_use
@@ -92,29 +94,37 @@ def compare(
     options = {m: usual.get(m, {}) | dict((options or {}).get(m, {})) for m in methods}
     asked = list(asked) or [name, *(["--small"] if small else [])]
     with only_writer(out):
-        _open(out, name, experiment, small, options)
-        backbone = Backbone.load(experiment.backbone, experiment.image_size)
-        runs = [(method, seed) for seed in seeds for method in methods]
-        done = {run: load_record(_path(out, *run)) for run in runs if _path(out, *run).is_file()}
+        config = _config(out, name, experiment, small, options)
+        remove_unfinished(out)
+        runs = [
+            _Run(name, with_seed(experiment, seed), out, method, small, options[method], asked)
+            for seed in seeds
+            for method in methods
+        ]
         spent: dict[str, list[float]] = {}
-        for (method, _), record in done.items():
-            spent.setdefault(method, []).append(record["seconds"])
+        for run in runs:
+            if run.done:
+                spent.setdefault(run.method, []).append(load_record(run.path)["seconds"])
+        if all(run.done for run in runs):
+            return
+        backbone = Backbone.load(experiment.backbone, experiment.image_size)
         with progress.track(f"comparing on {name}", len(runs)) as step:
-            step(len(done), _left(runs, done, spent))
+            step(sum(run.done for run in runs), _left(runs, spent))
             for seed in seeds:
-                left = [method for method in methods if (method, seed) not in done]
+                left = [run for run in runs if run.seed == seed and not run.done]
                 if not left:
                     continue
                 stream, cache = make_stream(with_seed(experiment, seed)), FeatureCache()
-                for method in left:
-                    seeded, given = with_seed(experiment, seed), options[method]
-                    run = _Run(name, seeded, out, method, small, given, asked)
+                for run in left:  # if one cannot work with its options, none begins
+                    run.start(backbone, stream, cache)
+                _note(out, config)
+                for run in left:
                     record = run.finish(backbone, stream, cache, progress)
-                    done[method, seed] = record
-                    spent.setdefault(method, []).append(record["seconds"])
-                    time_left = _left(runs, done, spent)
+                    spent.setdefault(run.method, []).append(record["seconds"])
+                    time_left = _left(runs, spent)
                     step(1, time_left)
-                    progress.say(_line(record, f"{len(done)} of {len(runs)}{time_left}"))
+                    standing = f"{sum(run.done for run in runs)} of {len(runs)}"
+                    progress.say(_line(record, ", ".join(filter(None, [standing, time_left]))))
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,25 @@ class _Run:
     asked: Sequence[str]
 
     @property
+    def seed(self) -> int:
+        return self.experiment.learning.seed
+
+    @property
     def path(self) -> Path:
-        return _path(self.out, self.method, self.experiment.learning.seed)
+        return self.out / self.method / f"seed-{self.seed}.json"
+
+    @property
+    def done(self) -> bool:
+        return self.path.is_file()
+
+    def start(self, backbone: Backbone, stream: Stream, cache: FeatureCache) -> Contestant:
+        """Before the first task; raises if the method cannot work with its options."""
+        learning, entry = self.experiment.learning, CONTESTANTS[self.method]
+        router = self.experiment.compared or learning.router  # for ours, as published
+        settings = replace(
+            learning, epochs=self.experiment.epochs(len(stream.tasks)), router=router
+        )
+        return entry.new(backbone, settings, cache, entry.options(self.given, stream))
 
     def finish(
         self, backbone: Backbone, stream: Stream, cache: FeatureCache, progress: Progress
@@ -170,12 +197,7 @@ class _Run:
             standing = _Standing(data["matrices"], data["seconds"])
             return entry.load(self._state(standing.tasks), backbone, cache), standing
         except (OSError, ValueError, KeyError, TypeError, RememberingError):
-            learning = self.experiment.learning
-            router = self.experiment.compared or learning.router  # for ours, as published
-            epochs = self.experiment.epochs(len(stream.tasks))
-            settings = replace(learning, epochs=epochs, router=router)
-            options = entry.options(self.given, stream)
-            return entry.new(backbone, settings, cache, options), _Standing()
+            return self.start(backbone, stream, cache), _Standing()
 
     def _keep(self, learner: Contestant, standing: _Standing) -> None:
         """State first, then the standing that names it, then the old state goes."""
@@ -208,7 +230,7 @@ class _Run:
             "backbone": Path(backbone.name).name,
             "image_size": backbone.image_size,
             "data": self.experiment.stream.source,
-            "seed": self.experiment.learning.seed,
+            "seed": self.seed,
             "tasks": len(stream.tasks),
             "method": self.method,
             **dataclasses.asdict(learner.about),
@@ -250,67 +272,95 @@ def _speed(learner: Contestant, stream: Stream) -> float:
     return len(some) / min(times)
 
 
-def _open(
+def _config(
     out: Path,
     name: str,
     experiment: Experiment,
     small: bool,
     options: Mapping[str, Mapping[str, float]],
-) -> None:
-    """Note the settings, or make sure that they are those noted; options method by method."""
+) -> dict[str, Any]:
+    """What the folder is to say of its settings; raises if outcomes in it have other ones."""
     experiment = replace(with_seed(experiment, 0), options=())
     config = {"name": name, "small": small, "experiment": typed.write(experiment)}
-    path, given = out / COMPARE, {}
-    if path.is_file():
-        try:
-            noted = tomllib.loads(path.read_text())
-        except ValueError as error:
-            raise RememberingError(f"{path} is damaged ({error}); give another --out") from error
-        given = noted.pop("options", {})
-        # Settings that are newer than the folder were at their defaults.
-        table = noted.pop("experiment", {})
-        same = typed.read(Experiment, table, str(path)) == experiment
-        if not same or noted != {"name": name, "small": small}:
+    path = out / COMPARE
+    if not path.is_file():
+        if in_use(out):
             raise RememberingError(
-                f"{out} holds a comparison with other settings ({COMPARE} differs); "
-                "give another --out"
+                f"{out} is not empty and holds no comparison; give another --out"
             )
-        for method in options:
-            if given.get(method, options[method]) != options[method]:
-                raise RememberingError(
-                    f"{out} holds '{method}' with other options "
-                    f"({_told(given[method])}, not {_told(options[method])}); give another --out"
-                )
-    elif in_use(out):
-        raise RememberingError(f"{out} is not empty and holds no comparison; give another --out")
-    remove_unfinished(out)
-    write_atomic(path, tomli_w.dumps(config | {"options": {**given, **options}}).encode())
+        return config | {"options": dict(options)}
+    try:
+        noted = tomllib.loads(path.read_text())
+    except ValueError as error:
+        raise RememberingError(f"{path} is damaged ({error}); give another --out") from error
+    given = noted.get("options", {})
+    if not map_of(map_of(number))(given):
+        raise RememberingError(f"{path} is damaged (its options); give another --out")
+    if not any(
+        out.glob("*/seed-*")
+    ):  # it only began, perhaps with a mistake: nothing to differ from
+        return config | {"options": dict(options)}
+    # Settings that are newer than the folder were at their defaults.
+    old = typed.write(typed.read(Experiment, noted.get("experiment", {}), str(path)))
+    was = {**noted, "experiment": old | {"description": experiment.description}}
+    differing = [key for key in config if key != "experiment" and was.get(key) != config[key]]
+    differing += _differing(was["experiment"], typed.write(experiment))
+    if differing:
+        raise RememberingError(
+            f"{out} holds a comparison with other settings ({', '.join(differing)}: see {COMPARE});"
+            " give another --out"
+        )
+    for method in options:
+        begun = method in given and any((out / method).glob("seed-*"))
+        if begun and _in_force(method, given[method]) != _in_force(method, options[method]):
+            raise RememberingError(
+                f"{out} holds '{method}' with other options "
+                f"({_told(given[method])}, not {_told(options[method])}); give another --out"
+            )
+    return config | {"options": {**given, **options}}
+
+
+def _note(out: Path, config: Mapping[str, Any]) -> None:
+    write_atomic(out / COMPARE, tomli_w.dumps(config).encode())
     left_out = {name: dataclasses.asdict(method) for name, method in LEFT_OUT.items()}
     write_atomic(out / LEFT_OUT_FILE, (json.dumps(left_out, indent=1) + "\n").encode())
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two nested settings.
+
+    >>> _differing({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4, "d": 3}})
+    ['b.c']
+    """
+    found = []
+    for key in sorted(one.keys() | other.keys()):
+        a, b = one.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += [f"{key}.{inner}" for inner in _differing(a, b)]
+        elif a != b:
+            found.append(key)
+    return found
+
+
+def _in_force(method: str, given: Mapping[str, float]) -> dict[str, float]:
+    """All options of a method but a memory that is not given: its size is the stream's."""
+    defaults = {k: v for k, v in CONTESTANTS[method].defaults.items() if k != "memory"}
+    return {**defaults, **given}
 
 
 def _told(options: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {value:g}" for name, value in options.items()) or "its defaults"
 
 
-def _path(out: Path, method: str, seed: int) -> Path:
-    return out / method / f"seed-{seed}.json"
-
-
-def _left(
-    runs: Sequence[tuple[str, int]],
-    done: dict[tuple[str, int], dict[str, Any]],
-    spent: dict[str, list[float]],
-) -> str:
+def _left(runs: Sequence[_Run], spent: Mapping[str, Sequence[float]]) -> str:
     """The time left: what a method took under other seeds, or what methods take on average."""
     known = {method: mean(seconds) for method, seconds in spent.items()}
-    remaining = [method for method, seed in runs if (method, seed) not in done]
+    remaining = [run.method for run in runs if not run.done]
     if not known or not remaining:
         return ""
     usual = mean(list(known.values()))
     seconds = sum(known.get(method, usual) for method in remaining)
-    about = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-    return f", about {about} left"
+    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
 
 
 def _line(record: dict[str, Any], standing: str) -> str:

@@ -162,6 +162,8 @@ class Entry:
 
     new: Callable[[Backbone, Settings, FeatureCache, Mapping[str, float]], Contestant]
     load: Callable[[Path, Backbone, FeatureCache], Contestant]
+    title: str
+    """As tables show it."""
     defaults: Mapping[str, float] = field(default_factory=dict)
     """Its options; those of ours are the experiment's settings."""
 
@@ -189,6 +191,7 @@ def _ours(title: str, units: tuple[str, ...], change: Callable[[Settings], Setti
         lambda path, backbone, cache: Ours(
             RememberingTransformer.load(path, backbone.name), title, units
         ),
+        title,
     )
 
 
@@ -201,7 +204,7 @@ def _rival(method: type[Baseline]) -> Entry:
     def load(path: Path, backbone: Backbone, cache: FeatureCache) -> Contestant:
         return Rival(method.load(path, backbone, cache))
 
-    return Entry(new, load, method.defaults)
+    return Entry(new, load, method.title, method.defaults)
 
 
 CONTESTANTS: dict[str, Entry] = {
@@ -210,6 +213,11 @@ CONTESTANTS: dict[str, Entry] = {
     **{name: _rival(method) for name, method in BASELINES.items()},
 }
 """Everyone, by the name that the command knows."""
+
+
+def titles() -> dict[str, str]:
+    """What tables call the methods, by the names that the command knows."""
+    return {name: entry.title for name, entry in CONTESTANTS.items()}
 
 
 def names(wanted: str) -> list[str]:
@@ -259,6 +267,6 @@ def _number(word: str, text: str) -> float:
 
 def _known(what: str, name: str, among: Mapping[str, object]) -> None:
     if name not in among:
-        close = difflib.get_close_matches(name, among, n=1)
+        close = difflib.get_close_matches(name.lower(), among, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(among)}"
         raise RememberingError(f"there is no {what} '{name}'; {hint}")

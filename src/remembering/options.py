@@ -56,7 +56,7 @@ class Compare:
     small: bool = False
     """Smaller settings that finish in minutes on two cores."""
     methods: str = "all"
-    """all, or some by name, such as ours,ewc,ranpac."""
+    """all, or some by name, such as ours,ewc,ranpac; --list names them."""
     options: tuple[str, ...] = ()
     """Options of methods, such as ewc.strength=100 der.memory=500, in place of the experiment's and
     of their defaults."""
@@ -70,6 +70,8 @@ class Compare:
     """Folder with the data in its published layout; else cache, hub or package registry."""
     out: Path | None = None
     """Folder of the comparison; runs/compare/NAME by default."""
+    list: bool = False
+    """List the methods and end."""
 
 
 @dataclass(frozen=True)

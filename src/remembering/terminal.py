@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+from rich.segment import Segment
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from remembering.progress import Progress, Step
@@ -31,6 +33,13 @@ class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.0f} images/s" if speed and speed >= 1 else "")
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """An estimate from the speed so far, unless the work has one of its own in its note."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.fields["note"].endswith("left") else super().render(task)
 
 
 class TerminalProgress(Progress):
@@ -57,7 +66,7 @@ class TerminalProgress(Progress):
             BarColumn(),
             MofNCompleteColumn(),
             _Rate(),
-            TimeRemainingColumn(),
+            _TimeLeft(),
             TextColumn("{task.fields[note]}", markup=False),
         )
         with RichProgress(*columns, console=self._console, transient=True) as self._bars:
@@ -81,6 +90,18 @@ class TerminalProgress(Progress):
 
 
 def show(table: Table) -> None:
-    """Print a table, as wide as it needs where output goes to a file or a pipe."""
-    wide = None if sys.stdout.isatty() else 160
-    Console(width=wide).print(table.to_rich())
+    """Print a table: 160 wide where output goes to a file or a pipe, and on a terminal as many
+    columns as it has room for."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    fitting = len(table.headers)
+    while fitting > 2 and _width(console, table.to_rich(fitting)) > console.width:
+        fitting -= 1
+    console.print(table.to_rich(fitting))
+    if fitting < len(table.headers):
+        missing = ", ".join(table.headers[fitting:])
+        console.print(Text(f"No room here for: {missing}; remember report shows them."))
+
+
+def _width(console: Console, table: RichTable) -> int:
+    """Of its longest line, as it would be drawn if nothing were cut off."""
+    return max(map(Segment.get_line_length, Segment.split_lines(console.render(table))))

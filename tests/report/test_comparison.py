@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from remembering.errors import RememberingError
 from remembering.report.comparison import (
@@ -19,6 +20,7 @@ from remembering.report.comparison import (
 from remembering.report.comparison_plots import cost_chart, method_curves
 from remembering.report.markdown import results_markdown
 from remembering.report.page import write_report
+from remembering.terminal import show
 
 from .example import make_results, write_run
 from .test_page import HOSTILE, Document
@@ -128,7 +130,7 @@ def test_methods_left_out_come_last_with_the_reason(tmp_path: Path) -> None:
 def test_methods_are_told_once(folder: Path) -> None:
     rows = methods_table(load_comparison(folder)).rows
     assert [row[0] for row in rows] == ["Ours", "Joint", "LwF"]
-    assert rows[0][1:] == ("next to nothing", "–", "Somebody (2020), A title")
+    assert rows[0][1:] == ("ours-published", "next to nothing", "–", "Somebody (2020), A title")
 
 
 def test_options_and_the_command_that_makes_it_again(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_options_and_the_command_that_makes_it_again(tmp_path: Path) -> None:
         "remember compare 'my/two tasks.toml' --backbone models/vit --image-size 112 "
         "--methods der,ewc --options der.memory=1234567 --seeds 0,2"
     )
-    told = {row[0]: row[2] for row in methods_table(comparison).rows}
+    told = {row[0]: row[3] for row in methods_table(comparison).rows}
     assert told == {"DER": "memory = 1234567, alpha = 0.1", "EWC": "–"}
 
 
@@ -222,7 +224,7 @@ def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
         ({"given": None}, "no right 'given'"),
         ({"units": None}, "no right 'units'"),
         ({"kept": 3}, "no right 'kept'"),
-        ({"tasks": 3}, "differ in tasks"),
+        ({"image_size": 3}, "differ in image_size"),
     ],
 )
 def test_records_that_cannot_be_used(folder: Path, change: dict[str, Any], message: str) -> None:
@@ -249,3 +251,73 @@ def test_a_comparison_that_has_only_begun_hides_no_other(folder: Path) -> None:
     (folder / "compare.toml").unlink()
     with pytest.raises(RememberingError, match="done yet"):
         load_all([folder.parent])
+
+
+DAMAGE: list[dict[str, Any]] = [
+    {"units": {}},
+    {"units": {"sample": scores([0.5, 0.5]) | {"accuracy": "much"}}},
+    {"units": {"sample": scores([0.5, 0.5]) | {"accuracy": float("nan")}}},
+    {"units": {"sample": scores([0.5])}},
+    {"kept": {}},
+    {"options": {"strength": "much"}},
+    {"seed": True},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_record_is_named(damage: dict[str, Any], tmp_path: Path) -> None:
+    record = make_record("ewc", 0, {"sample": scores([0.5, 0.5])})
+    folder = write(tmp_path / "compare", [record])
+    path = folder / "ewc" / "seed-0.json"
+    assert load_comparison(folder).rows
+    path.write_text(json.dumps(record | damage))
+    with pytest.raises(RememberingError, match=f"{path} has no right '{next(iter(damage))}'"):
+        load_comparison(folder)
+
+
+def test_a_record_in_the_place_of_another_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "compare", [make_record("ewc", 0, {"sample": scores([0.5, 0.5])})])
+    (folder / "ewc").rename(folder / "lwf")
+    with pytest.raises(RememberingError, match="holds the outcome of ewc/seed-0"):
+        load_comparison(folder)
+
+
+@pytest.mark.parametrize("left_out", [[], {"supsup": 1}, {"supsup": {"title": "SupSup"}}])
+def test_a_damaged_list_of_those_left_out_is_named(left_out: Any, tmp_path: Path) -> None:
+    folder = write(tmp_path / "compare", [make_record("ewc", 0, {"sample": scores([0.5, 0.5])})])
+    (folder / "left-out.json").write_text(json.dumps(left_out))
+    with pytest.raises(RememberingError, match=r"left-out\.json is damaged"):
+        load_comparison(folder)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_narrow_terminal_shows_whole_columns(
+    width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many as there is room for; what is left out is named."""
+    table = comparison_table(load_comparison(folder))
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show(table)
+    text = Text.from_ansi(capsys.readouterr().out).plain
+    assert max(map(len, text.splitlines())) <= width
+    shown = [row for row in table.rows if row[1] in text]
+    assert shown == list(table.rows)
+    missing = text.partition("No room here for: ")[2]
+    assert bool(missing) == (width < 140)
+    assert all(header in text for header in ("Method", "Accuracy", "Forgetting"))
+
+
+def test_who_is_asked_once_and_who_lacks_seeds_is_explained(tmp_path: Path) -> None:
+    records = [
+        make_record("ewc", 0, {"sample": scores([0.5, 0.5])}),
+        make_record("joint", 0, {"sample": scores([None, 0.5])}),
+        make_record("joint", 1, {"sample": scores([None, 0.5])}),
+    ]
+    note = comparison_table(load_comparison(write(tmp_path / "compare", records))).note
+    assert "(n of 2): the other seeds are not run yet" in note
+    assert "Who has no average was asked after the last task only" in note
+    note = comparison_table(load_comparison(write(tmp_path / "plain", records[:1]))).note
+    assert "not run yet" not in note
+    assert "no average" not in note

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,11 @@ class Baseline(ABC):
         self.settings = settings
         self.cache = cache
         self.options = {**self.defaults, **options}
+        for option, value in self.options.items():
+            if not 0 <= value < math.inf:
+                raise RememberingError(
+                    f"option {self.name}.{option} = {value:g} must be a finite number, 0 or more"
+                )
         self.classes: tuple[Label, ...] = ()
         self.learned = 0
         self.tensors: dict[str, Tensor] = {}

@@ -6,7 +6,6 @@ method and routing unit become a `Row`, and the rows of one folder a `Comparison
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -15,58 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from remembering.errors import RememberingError
+from remembering.report.outcome import Record, load_left_out, load_record
 from remembering.report.published import Published, published_method
 from remembering.report.results import FILE_NAME, Group, Statistic, count, load_groups
 from remembering.report.tables import NOTHING, Table, size
 
 COMPARE, LEFT_OUT_FILE = "compare.toml", "left-out.json"
-VERSION = 2
-
-Record = dict[str, Any]
-
-_NEEDED: dict[str, type | tuple[type, ...]] = {
-    "experiment": str,
-    "description": str,
-    "small": bool,
-    "backbone": str,
-    "image_size": int,
-    "data": str,
-    "seed": int,
-    "tasks": int,
-    "method": str,
-    "title": str,
-    "reference": str,
-    "stores": str,
-    "published": (str, type(None)),
-    "options": dict,
-    "given": dict,
-    "asked": list,
-    "units": dict,
-    "trained": int,
-    "kept": dict,
-    "seconds_learning": list,
-    "images_per_second": (int, float),
-    "seconds": (int, float),
-}
 _SAME = ("experiment", "small", "backbone", "image_size", "data", "tasks")
-
-
-def load_record(path: Path) -> Record:
-    """Read and check the outcome of one method under one seed."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RememberingError(
-            f"{path} cannot be read ({error}); remove it and compare again"
-        ) from error
-    if not isinstance(record, dict) or record.get("version") != VERSION:
-        raise RememberingError(
-            f"{path} is no outcome of version {VERSION}; remove it and compare again"
-        )
-    for key, kind in _NEEDED.items():
-        if not isinstance(record.get(key, ...), kind):
-            raise RememberingError(f"{path} has no right '{key}'; remove it and compare again")
-    return record
 
 
 @dataclass(frozen=True)
@@ -217,12 +171,7 @@ def load_comparison(folder: Path) -> Comparison:
         for (_, unit), records in together.items()
     ]
     rows.sort(key=lambda row: (-_mean(row.score("accuracy")), row.title))
-    path = folder / LEFT_OUT_FILE
-    try:
-        left_out = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise RememberingError(f"{path} is damaged ({error}); compare again") from error
-    return Comparison(folder, tuple(rows), left_out)
+    return Comparison(folder, tuple(rows), load_left_out(folder / LEFT_OUT_FILE))
 
 
 def _records(folder: Path) -> list[Path]:
@@ -311,13 +260,14 @@ def methods_table(comparison: Comparison) -> Table:
     rows = tuple(
         (
             record["title"],
+            record["method"],
             record["stores"],
             ", ".join(f"{k} = {number_text(v)}" for k, v in record["options"].items()) or NOTHING,
             record["reference"],
         )
         for record in methods.values()
     )
-    headers = ("Method", "What it keeps", "Options", "Reference")
+    headers = ("Method", "Name", "What it keeps", "Options", "Reference")
     return Table(f"{comparison.title}: methods", headers, rows)
 
 
@@ -340,6 +290,11 @@ def _note(comparison: Comparison) -> str:
     )
     if len(comparison.seeds) > 1:
         note += " ± is the deviation over seeds."
+    asked = [row.score("accuracy") for row in comparison.rows]
+    if any(score and score.n < len(comparison.seeds) for score in asked):
+        note += f" (n of {len(comparison.seeds)}): the other seeds are not run yet."
+    if any(None in row.curve for row in comparison.rows):
+        note += " Who has no average was asked after the last task only, and is level in figures."
     for method in comparison.left_out.values():
         note += f" {method['title']} is left out: {method['reason']}."
     return note

@@ -36,8 +36,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
-    def to_rich(self) -> rich_table.Table:
-        """For the terminal."""
+    def to_rich(self, columns: int | None = None) -> rich_table.Table:
+        """For the terminal, all columns or so many; numbers are not broken, and words neither."""
         shown = rich_table.Table(
             title=Text(self.caption, style="bold"),
             caption=Text(self.note) if self.note else None,
@@ -45,14 +45,17 @@ class Table:
             pad_edge=False,
             collapse_padding=True,
         )
-        for i, header in enumerate(self.headers):
+        for i, header in enumerate(self.headers[:columns]):
+            numeric = i > 0 and self._is_numeric(i)
+            whole = [row[i] for row in self.rows] if numeric else []
             shown.add_column(
                 Text(header),
-                justify="right" if i > 0 and self._is_numeric(i) else "left",
+                justify="right" if numeric else "left",
                 overflow="fold",
+                min_width=max(map(len, [*whole, *header.split()])),
             )
         for row in self.rows:
-            shown.add_row(*map(Text, row))
+            shown.add_row(*map(Text, row[:columns]))
         return shown
 
     def to_markdown(self) -> str:

@@ -7,12 +7,22 @@ that say which key of which file is wrong.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 from remembering.errors import RememberingError
+from remembering.report.checks import (
+    Check,
+    list_of,
+    map_of,
+    null_or,
+    number,
+    rate,
+    record,
+    text,
+    truth,
+    whole,
+)
 
 VERSION = 1
 
@@ -67,105 +77,67 @@ def _error(where: str, problem: str) -> RememberingError:
     )
 
 
-Check = Callable[[Any], bool]
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _rate(value: Any) -> bool:
-    return _number(value) and 0 <= value <= 1
-
-
-def _null_or(fits: Check) -> Check:
-    return lambda value: value is None or fits(value)
-
-
-def _list_of(fits: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _map_of(fits: Check) -> Check:
-    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def _record(**fields: Check) -> Check:
-    return lambda value: (
-        isinstance(value, dict)
-        and all(key in value and fits(value[key]) for key, fits in fields.items())
-    )
-
-
 def _units(value: Any) -> bool:
-    known = _list_of(lambda unit: _text(unit) and _UNIT.fullmatch(unit) is not None)
+    known = list_of(lambda unit: text(unit) and _UNIT.fullmatch(unit) is not None)
     return bool(value) and known(value) and len(set(value)) == len(value)
 
 
-_TASK = _record(
-    name=_text,
-    classes=_list_of(lambda label: isinstance(label, str | int)),
-    train=_whole,
-    test=_whole,
-    adapter=_whole,
+_TASK = record(
+    name=text,
+    classes=list_of(lambda label: isinstance(label, str | int)),
+    train=whole,
+    test=whole,
+    adapter=whole,
 )
-_BASELINE = _record(
-    accuracy=_rate,
-    accuracy_after=_list_of(_null_or(_rate)),
-    forgetting=_null_or(_number),
-    parameters=_whole,
-    seconds=_number,
+_BASELINE = record(
+    accuracy=rate,
+    accuracy_after=list_of(null_or(rate)),
+    forgetting=null_or(number),
+    parameters=whole,
+    seconds=number,
 )
-_PUBLISHED = _record(accuracy=_number, deviation=_null_or(_number), unit=_text, where=_text)
-_FOOTPRINT = _record(
-    adapters=_whole, heads=_whole, routers=_whole, replay_bytes=_whole, total_parameters=_whole
+_PUBLISHED = record(accuracy=number, deviation=null_or(number), unit=text, where=text)
+_FOOTPRINT = record(
+    adapters=whole, heads=whole, routers=whole, replay_bytes=whole, total_parameters=whole
 )
 _RATES = "numbers from 0 to 1"
 
 _CHECKS: dict[str, tuple[Check, str]] = {
-    "experiment": (_text, "text"),
-    "variant": (_null_or(_text), "text or null"),
-    "description": (_text, "text"),
-    "small": (lambda value: isinstance(value, bool), "true or false"),
-    "backbone": (_text, "text"),
-    "image_size": (_whole, "a whole number"),
-    "data": (_text, "text"),
-    "seed": (_whole, "a whole number"),
-    "router": (_record(kind=_text), "an object with a kind"),
+    "experiment": (text, "text"),
+    "variant": (null_or(text), "text or null"),
+    "description": (text, "text"),
+    "small": (truth, "true or false"),
+    "backbone": (text, "text"),
+    "image_size": (whole, "a whole number"),
+    "data": (text, "text"),
+    "seed": (whole, "a whole number"),
+    "router": (record(kind=text), "an object with a kind"),
     "tasks": (
-        lambda value: bool(value) and _list_of(_TASK)(value),
+        lambda value: bool(value) and list_of(_TASK)(value),
         "a list of tasks, each with name, classes, train, test and adapter",
     ),
     "units": (_units, "different routing units: sample, group_<n> or task"),
-    "accuracy": (_map_of(_rate), _RATES),
-    "routing_accuracy": (_map_of(_rate), _RATES),
-    "oracle_task_accuracy": (_rate, _RATES),
-    "ablated_accuracy": (_null_or(_rate), _RATES),
-    "accuracy_after": (_map_of(_list_of(_rate)), _RATES),
-    "oracle_after": (_list_of(_rate), _RATES),
-    "ablated_after": (_null_or(_list_of(_rate)), _RATES),
-    "accuracy_matrix": (_list_of(_list_of(_null_or(_rate))), _RATES),
-    "forgetting": (_null_or(_number), "a number or null"),
-    "reconstruction_errors": (_list_of(_list_of(_number)), "rows of numbers"),
+    "accuracy": (map_of(rate), _RATES),
+    "routing_accuracy": (map_of(rate), _RATES),
+    "oracle_task_accuracy": (rate, _RATES),
+    "ablated_accuracy": (null_or(rate), _RATES),
+    "accuracy_after": (map_of(list_of(rate)), _RATES),
+    "oracle_after": (list_of(rate), _RATES),
+    "ablated_after": (null_or(list_of(rate)), _RATES),
+    "accuracy_matrix": (list_of(list_of(null_or(rate))), _RATES),
+    "forgetting": (null_or(number), "a number or null"),
+    "reconstruction_errors": (list_of(list_of(number)), "rows of numbers"),
     "baselines": (
-        _map_of(_BASELINE),
+        map_of(_BASELINE),
         "for each baseline accuracy, accuracy_after, forgetting, parameters and seconds",
     ),
-    "published": (_null_or(_PUBLISHED), "null, or accuracy, deviation, unit and where"),
+    "published": (null_or(_PUBLISHED), "null, or accuracy, deviation, unit and where"),
     "footprint": (
         _FOOTPRINT,
         "whole numbers: adapters, heads, routers, replay_bytes, total_parameters",
     ),
-    "seconds": (_number, "a number"),
-    "seconds_learning": (_list_of(_number), "numbers"),
-    "environment": (_map_of(lambda value: isinstance(value, str | int)), "texts or whole numbers"),
+    "seconds": (number, "a number"),
+    "seconds_learning": (list_of(number), "numbers"),
+    "environment": (map_of(lambda value: isinstance(value, str | int)), "texts or whole numbers"),
 }
 REQUIRED = ("version", *_CHECKS)

@@ -6,16 +6,21 @@ from pathlib import Path
 
 import torch
 
+from remembering.errors import RememberingError
 from remembering.tasks.sources.base import LabelledImages, Source, hold_out
 
 CLASSES = tuple(range(10))
 
 
 def load_digits(data: Path | None = None) -> Source:
-    """Digits, with every fifth image of each class held out; `data` is not needed.
+    """Digits, with every fifth image of each class held out; they need no `data`.
 
     Pixels 0..16 are spread to 0..255.
     """
+    if data is not None:
+        raise RememberingError(
+            f"digits are part of the installation and not read from {data}; leave out --data"
+        )
     from sklearn import datasets
 
     bunch = datasets.load_digits()

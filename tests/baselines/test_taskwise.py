@@ -13,8 +13,10 @@ from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.rotations import Rotated
 from remembering.baselines.supsup import SupSup
 from remembering.encoding import Prefix
+from remembering.tasks.task import Task
+from remembering.training import adapted
 
-from .example import SETTINGS, STREAM
+from .example import DIGITS, SETTINGS, STREAM
 
 
 def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
@@ -56,6 +58,42 @@ def test_supsup_trains_no_weight(backbone: Backbone) -> None:
     both = (first != 0) & (second != 0)
     assert torch.equal(first[both], second[both])
     assert not torch.equal(first != 0, second != 0)
+
+
+@pytest.mark.parametrize("g", [0, 1])
+def test_one_row_stands_for_all_superfluous_outputs_of_supsup(g: int, backbone: Backbone) -> None:
+    """Tasks are chosen as they would be if each of these outputs had a row of its own."""
+    learner = SupSup(backbone, SETTINGS, outputs=7, g=g)
+    for data in (STREAM[0], DIGITS[2]):
+        learner.learn(data.train)
+    tokens = Prefix(backbone, STREAM[0].test.images, 0)[torch.arange(8)]
+    chosen = learner.choose(tokens)
+    adapters, heads = ([part(t) for t in (0, 1)] for part in (learner.adapter, learner.head))
+    rows = torch.tensor([0, 1, 2, 2, 2, 2, 2])
+    for n, token in enumerate(tokens):
+        alpha = torch.full((2,), 0.5, requires_grad=True)
+        a, b = (
+            sum(w * getattr(x, name) for w, x in zip(alpha, adapters, strict=True)) for name in "ab"
+        )
+        z = sum(
+            w
+            * head.with_tensors(head.weight[rows], head.bias[rows]).logits(
+                backbone, adapted(backbone, Adapter(a, b, 0), token[None])
+            )
+            for w, head in zip(alpha, heads, strict=True)
+        )[0]
+        z = torch.cat([z[:2].detach(), z[2:]]) if g else z
+        objective = z.logsumexp(0) if g else torch.special.entr(z.softmax(0)).sum()
+        assert int(torch.autograd.grad(objective, alpha)[0].argmin()) == int(chosen[n])
+
+
+def test_supsup_takes_tasks_of_unequal_size(backbone: Backbone) -> None:
+    three = Task("three", STREAM[0].train.images[:9], list("abcabcabc"))
+    two = Task("two", STREAM[1].train.images[:8], list("dedededede")[:8])
+    learner = SupSup(backbone, SETTINGS)
+    for task in (three, two):
+        learner.learn(task)
+    assert learner.scores(STREAM[0].test.images).shape == (len(STREAM[0].test), 5)
 
 
 def test_clom_knows_a_turned_image(backbone: Backbone) -> None:

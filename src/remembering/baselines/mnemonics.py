@@ -47,7 +47,7 @@ class Mnemonics(ICaRL):
     )
     published = "Mnemonics"
     stores = "one adapter, one head, trained exemplar images of every class, and their mean feature"
-    defaults: ClassVar[Mapping[str, float]] = {"memory": 200, "epochs": 10, "lr": 0.003, "eta": 3.0}
+    defaults: ClassVar[Mapping[str, float]] = {"memory": 200, "epochs": 10, "lr": 3e-4, "eta": 3.0}
 
     def end(self, task: Task, lesson: Lesson) -> None:
         super().end(task, lesson)

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.adapters import PROJECTIONS, Adapter, MixedAdapters, OneAdapter
 from remembering.baselines.taskwise import InferredTask
 from remembering.seeding import generator
+from remembering.tasks.task import Task
+from remembering.training import Batch
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,28 @@ class SupSup(InferredTask):
     """Supermasks in superposition: a task is a mask, and its mask is found by one gradient.
 
     W are fixed random numbers, W ⊙ M_t with M_t = [S_t ≥ 0] the weights of task t; its scores S_t
-    are trained, their gradient passing straight through the step, and thrown away. For an image
+    are trained, their gradient passing straight through the step, and thrown away. A head has
+    `outputs` outputs, of which the first stand for classes and the others, the superfluous ones,
+    for none: training makes them small for images of the task. For an image
 
-        p(α) = f(x; Σ_t α_t W ⊙ M_t)   with α_t = 1 / k for all of k tasks,
+        z(α) = f(x; Σ_t α_t W ⊙ M_t)   with α_t = 1 / k for all of k tasks,
 
-    and its task is the one whose share would lower the entropy H of the answer fastest:
-    argmax_t − ∂H(p(α)) / ∂α_t ("one-shot"). Its own mask then answers.
+    and its task is the one whose share would lower the entropy of the answer fastest:
+    argmax_t − ∂H(softmax z(α)) / ∂α_t ("one-shot"). Its own mask then answers. With the option `g`,
+    the paper's G = log Σ_i exp z_i is in the place of H, its gradient passing through superfluous
+    outputs alone.
 
     Adapted: W are A and B of one adapter, constants with random signs, drawn from the seed and not
     stored; heads are trained and kept, one a task, and superposed as the masks are, output i of
-    each with output i of the others. The backbone is good as it is, and a random half of W would
-    spoil it: so scores of B begin below 0, and the first mask is empty, as a new adapter is. All
-    begin within `spread` steps of 0. A mask takes a byte an entry where a bit would do.
+    each with output i of the others. They start from zero, so that all superfluous outputs of a
+    task stay alike: one row stands for all of them. The backbone is good as it is, and a random
+    half of W would spoil it: so scores of B begin below 0, and the first mask is empty, as a new
+    adapter is. All begin within `spread` steps of 0. A mask takes a byte an entry where a bit would
+    do.
 
-    `scale` (of B, in 1 / √dim) and `spread` were chosen on scikit-learn's digits, on training
-    images that were held out.
+    500 outputs are the authors' for permuted MNIST. `scale` (of B, in 1 / √dim) and `spread` were
+    chosen on scikit-learn's digits, on training images that were held out, and so was H; G suits
+    permuted MNIST (docs/rivals.md).
     """
 
     name = "supsup"
@@ -68,7 +78,7 @@ class SupSup(InferredTask):
     reference = "Wortsman et al. (2020), Supermasks in superposition, arXiv:2006.14769"
     published = "SupSup"
     stores = "one mask and one head a task; the random adapter comes from the seed"
-    defaults: ClassVar[Mapping[str, float]] = {"scale": 1.0, "spread": 4.0}
+    defaults: ClassVar[Mapping[str, float]] = {"scale": 1.0, "spread": 4.0, "outputs": 500, "g": 0}
 
     def set_up(self) -> None:
         backbone, settings = self.backbone, self.settings
@@ -95,6 +105,22 @@ class SupSup(InferredTask):
         )
         return Adapter(a, b, self.settings.first_layer)
 
+    def width(self, task: Task) -> int:
+        """A row for each class, and one for all superfluous outputs."""
+        return len(task.classes) + 1
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(batch.outputs + self._counted(batch.outputs), batch.targets)
+
+    def _counted(self, outputs: Tensor) -> Tensor:
+        """log of how many outputs each one stands for: the last for all superfluous ones."""
+        count = torch.ones_like(outputs[0])
+        count[-1] = max(self.options["outputs"] - len(count) + 1, 1)
+        return count.log()
+
+    def said(self, number: int, tokens: Tensor) -> Tensor:
+        return super().said(number, tokens)[:, :-1]
+
     @property
     def trained(self) -> int:
         """Scores too, of which masks are what is kept."""
@@ -104,9 +130,11 @@ class SupSup(InferredTask):
         numbers = range(self.learned)
         adapters, heads = [self.adapter(t) for t in numbers], [self.head(t) for t in numbers]
         a, b = torch.stack([x.a for x in adapters]), torch.stack([x.b for x in adapters])
-        pad = torch.nn.utils.rnn.pad_sequence
-        weight = pad([head.weight for head in heads], batch_first=True)
-        bias = pad([head.bias for head in heads], batch_first=True)
+        # Beyond its own classes a task has superfluous outputs only.
+        most = max(len(head.bias) for head in heads)
+        rows = [torch.arange(most).clamp_max(len(head.bias) - 1) for head in heads]
+        weight = torch.stack([head.weight[row] for head, row in zip(heads, rows, strict=True)])
+        bias = torch.stack([head.bias[row] for head, row in zip(heads, rows, strict=True)])
         with torch.enable_grad():
             alpha = tokens.new_full((len(tokens), self.learned), 1 / self.learned)
             alpha.requires_grad_()
@@ -118,6 +146,11 @@ class SupSup(InferredTask):
             last = self.backbone.finish(tokens, start=self.settings.first_layer, adapters=mixed)
             features = self.backbone.pool(last)
             outputs = torch.einsum("nt,tcd,nd->nc", alpha, weight, features) + alpha @ bias
-            entropy = torch.special.entr(outputs.softmax(1)).sum()
-            (slope,) = torch.autograd.grad(entropy, alpha)
+            if self.options["g"]:
+                outputs = torch.cat([outputs[:, :-1].detach(), outputs[:, -1:]], dim=1)
+                objective = (outputs + self._counted(outputs)).logsumexp(1)
+            else:
+                p = (outputs + self._counted(outputs)).softmax(1)
+                objective = (torch.special.entr(p) + p * self._counted(outputs)).sum(1)
+            (slope,) = torch.autograd.grad(objective.sum(), alpha)
         return slope.argmin(1)

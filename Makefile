@@ -1,5 +1,5 @@
 # make demo    five tasks in a row, in about two minutes
-# make test    what CI runs: ruff, mypy, pytest
+# make test    what CI runs: ruff, mypy, pytest on two cores
 # make bench   speed and scale against named peers, twenty minutes; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +13,7 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 BENCHMARKS := mixed_batch prediction training_step router_fitting prefix_cache many_tasks
 bench: .venv/installed

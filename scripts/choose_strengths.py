@@ -58,7 +58,7 @@ GRIDS: dict[str, list[dict[str, float]]] = {
     "owm": [{"alpha": 10.0**power} for power in range(-2, 2)],
     "hypernet": [{"strength": 10.0**power} for power in range(-5, -1)],
     "mnemonics": [{"lr": value} for value in (0.0001, 0.0003, 0.001, 0.003)],
-    "supsup": [{"outputs": n, "g": g} for n in (1.0, 100.0, 500.0) for g in (0.0, 1.0)],
+    "supsup": [{"g": 0.0}, {"g": 1.0}],
     "der": [{"alpha": a, "beta": b} for a, b in ((0.1, 0.5), (0.5, 0.5), (0.5, 1.0))],
     "clom": [{"contrast": value} for value in (0.3, 1.0, 3.0)],
 }

@@ -101,6 +101,12 @@ def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
     assert said.adapters.tolist() == [0] * 12 + [2] * 12
     with pytest.raises(RememberingError, match="3 groups are given for 24 images"):
         model.predict(images, groups=[1, 2, 3])
+    with pytest.raises(RememberingError, match="groups must be names or numbers"):
+        model.predict(images, groups=[[1]] * 24)
+    with pytest.raises(RememberingError, match="no images"):
+        model.novelty([])
+    with pytest.raises(RememberingError, match=r"unknown = 0\.05 must lie"):
+        model.predict(images, unknown="0.05")  # type: ignore[arg-type]
 
 
 def test_choose_takes_the_least_mean_error_of_each_group() -> None:

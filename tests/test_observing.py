@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
+from remembering.observing import binomial_tail
 from remembering.seeding import permutation
 from remembering.tasks.sources import load
 from remembering.tasks.split import split
+from remembering.tasks.task import Task
 
 BATCH = 40
 
@@ -27,8 +32,8 @@ def digits() -> list[tuple[Tensor, list[int]]]:
     ]
 
 
-def new_model() -> RememberingTransformer:
-    router = RouterSettings(eyes=0)
+def new_model(eyes: int = 0) -> RememberingTransformer:
+    router = RouterSettings(eyes=eyes, eyes_steps=40)
     return RememberingTransformer.from_backbone("bundled", epochs=4, lr=3e-3, router=router)
 
 
@@ -145,3 +150,102 @@ def test_a_single_class_waits_for_company(digits: list[tuple[Tensor, list[int]]]
     with pytest.raises(RememberingError, match="cannot be learned yet"):
         model.settle()
     assert model.observe(images[rows], [labels[0]] * 10).waiting == 20
+
+
+def test_eyes_that_open_meanwhile_do_not_split_tasks(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    """The first task opens them while the second waits: what waits is then seen through them."""
+    model = new_model(eyes=8)
+    for images, labels in digits:
+        feed(model, images, labels)
+    model.settle()
+    assert [set(record.classes) for record in model.tasks] == [set(part) for _, part in digits]
+    assert [record.images for record in model.tasks] == [180, 180, 180]
+
+
+def test_one_class_after_another_makes_tasks(digits: list[tuple[Tensor, list[int]]]) -> None:
+    model = new_model()
+    for images, labels in digits[:2]:
+        for label in dict.fromkeys(labels):
+            rows = torch.tensor([i for i, other in enumerate(labels) if other == label])
+            feed(model, images[rows], [label] * len(rows))
+    model.settle()
+    assert set(model.classes) == {label for _, part in digits[:2] for label in part}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RememberingError])
+def test_what_fails_to_be_learned_still_waits(
+    error: type[BaseException],
+    digits: list[tuple[Tensor, list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:40], labels[:40])
+
+    def fails(*arguments: object) -> None:
+        raise error("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "learn", fails)
+        with pytest.raises(error):
+            model.settle()
+    assert len(model.settle()) == 1
+
+
+def test_labels_of_another_kind_are_refused(digits: list[tuple[Tensor, list[int]]]) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:20], labels[:20])
+    for _ in range(2):  # while they wait, and when they are learned
+        with pytest.raises(RememberingError, match="str labels, but those before it are int"):
+            model.observe(images[:20], [str(label) for label in labels[:20]])
+        model.settle()
+
+
+def test_a_rare_label_waits_without_harm_and_can_be_let_go(
+    digits: list[tuple[Tensor, list[int]]], tmp_path: Path
+) -> None:
+    model = new_model()
+    (first, labels), (second, others), (third, _) = digits
+    model.observe(torch.cat([first[:40], third[:1]]), [*labels[:40], 99])
+    model.observe(first[40:80], labels[40:80])
+    feed(model, second, others)  # another draft, that comes to have as many batches
+    with pytest.raises(RememberingError, match="one image"):
+        model.settle()
+    with pytest.raises(RememberingError, match="discard=True"):
+        model.save(tmp_path / "model")
+    model.settle(discard=True)
+    assert set(model.classes) == {*labels, *others}
+    model.save(tmp_path / "model")
+
+
+def test_labels_of_a_forgotten_task_are_new_again(digits: list[tuple[Tensor, list[int]]]) -> None:
+    """Also if another task keeps the adapter that knew them."""
+    model = RememberingTransformer.from_backbone(
+        "bundled", epochs=1, capacity=1, memory=8, router=RouterSettings(eyes=0)
+    )
+    for name, (images, labels) in zip("ab", digits[:2], strict=True):
+        model.learn(Task(name, images[:40], labels[:40]))
+    model.forget("a")
+    images, labels = digits[0]
+    assert model.observe(images[:4], labels[:4]).waiting == 4
+
+
+def test_refining_what_cannot_be_refined_is_refused_at_once(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    router = RouterSettings(kind="subspace")
+    model = RememberingTransformer.from_backbone("bundled", router=router)
+    images, labels = digits[0]
+    with pytest.raises(RememberingError, match="cannot be refined"):
+        model.observe(images[:20], labels[:20], refine=True)
+    assert model.observe(images[:20], labels[:20]).waiting == 20
+
+
+@pytest.mark.parametrize("total", [10, 1000, 5000])
+def test_the_tail_of_a_binomial(total: int) -> None:
+    for count in (0, total // 5, total // 4, total):
+        wanted = float(binom.sf(count - 1, total, 0.2))
+        assert binomial_tail(count, total, 0.2) == pytest.approx(wanted, rel=1e-6, abs=1e-12)

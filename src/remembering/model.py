@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from remembering.tasks.task import Label, Task
 from remembering.training import logits
 
 if TYPE_CHECKING:
+    from remembering.manifest import Manifest
     from remembering.parts import Part
 
 
@@ -73,6 +75,8 @@ class RememberingTransformer:
         self.next_number = 0
         self.parts: dict[str, Part] = {}
         """What is stored already."""
+        self.stored: tuple[Path, Manifest] | None = None
+        """Where it was loaded from or saved last, and what the folder then said."""
         self._gate: Tensor | None = None
         self._heads: Heads | None = None
         self._columns: Columns | None = None
@@ -189,9 +193,14 @@ class RememberingTransformer:
         """
         return self._observer.observe(images, labels, refine, progress)
 
-    def settle(self, progress: Progress = SILENT) -> list[TaskRecord]:
-        """Learn what was observed and still waits."""
-        return self._observer.settle(progress)
+    def settle(self, progress: Progress = SILENT, discard: bool = False) -> list[TaskRecord]:
+        """Learn what was observed and still waits.
+
+        Args:
+            progress: who is told.
+            discard: let go what cannot be learned, such as a label of which there is one image.
+        """
+        return self._observer.settle(discard, progress)
 
     def forget(self, name: str) -> Forgotten:
         """Remove a task: its generative model, its replay images, and its adapter unless shared.
@@ -233,11 +242,9 @@ class RememberingTransformer:
                 is flagged without.
         """
         self._require_tasks()
-        if unknown is not None and not 0 < unknown < 1:
+        if unknown is not None and not (isinstance(unknown, Real) and 0 < unknown < 1):
             raise RememberingError(f"unknown = {unknown} must lie between 0 and 1, such as 0.05")
-        sequence = as_images(images)
-        if not len(sequence):
-            raise RememberingError("there are no images to predict")
+        sequence = _some(images)
         if groups is not None:
             features = self.router_features(sequence, progress)
             errors, logits = self.router.opinion(features)
@@ -261,7 +268,7 @@ class RememberingTransformer:
         Of images like those learned, at most about 5 % have a p-value of 0.05 or less.
         """
         self._require_tasks()
-        return self.router.novelty(self.router_features(as_images(images), progress)).cpu()
+        return self.router.novelty(self.router_features(_some(images), progress)).cpu()
 
     def gate(self, tasks: Tensor) -> Tensor:
         """Gate: from positions in `tasks` to the numbers of the adapters that answer for them."""
@@ -365,7 +372,7 @@ class RememberingTransformer:
         if self._observer.waiting:
             raise RememberingError(
                 f"{self._observer.waiting} observed images wait to be learned and cannot be saved; "
-                "call settle first"
+                "call settle first, with discard=True if they cannot be learned"
             )
         from remembering.store import save
 
@@ -439,3 +446,11 @@ class RememberingTransformer:
             novelty=novelty,
             unknown=None if novelty is None or rate is None else novelty <= rate,
         )
+
+
+def _some(images: Any) -> ImageSequence:
+    """At least one image."""
+    sequence = as_images(images)
+    if not len(sequence):
+        raise RememberingError("there are no images; give at least one")
+    return sequence

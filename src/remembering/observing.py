@@ -23,6 +23,7 @@ from remembering.routers.gaussian import GaussianRouter
 from remembering.tasks.task import Label, Task
 
 if TYPE_CHECKING:
+    from remembering.adapters import Adapter
     from remembering.model import RememberingTransformer
     from remembering.records import TaskRecord
 
@@ -38,7 +39,7 @@ PATIENCE = 2
 """A draft that got nothing in so many batches is complete."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Draft:
     """What may become a task."""
 
@@ -56,6 +57,23 @@ class Draft:
         self.labels += labels
         self.batches += 1
         self.idle = 0
+
+    @property
+    def learnable(self) -> bool:
+        """Whether there are classes to tell apart, and none of a single image."""
+        counts = Counter(self.labels)
+        return len(counts) > 1 and min(counts.values()) > 1
+
+    def without_single_images(self) -> Draft:
+        """Without the labels that it has one image of."""
+        counts = Counter(self.labels)
+        rows = torch.tensor([i for i, label in enumerate(self.labels) if counts[label] > 1])
+        rest = Draft(batches=self.batches, idle=self.idle)
+        if len(rows):
+            rest.images = [subset(joined(self.images), rows)]
+            rest.features = [torch.cat(self.features)[rows]]
+            rest.labels = [self.labels[i] for i in rows.tolist()]
+        return rest
 
     def resembles(self, features: Tensor) -> bool:
         """Whether images of its labels look like those it has, as far as they can tell."""
@@ -86,6 +104,8 @@ class Observer:
     def __init__(self, model: RememberingTransformer):
         self.model = model
         self.drafts: list[Draft] = []
+        self._eyes: Adapter | None = None
+        """Those that the features of drafts were seen through."""
 
     @property
     def waiting(self) -> int:
@@ -97,9 +117,19 @@ class Observer:
     ) -> Observed:
         """Take in one batch."""
         batch = Task("batch", images, labels)  # checks images and labels
+        known = {label for record in self.model.tasks for label in record.classes}
+        before = next(
+            iter([*known, *(label for draft in self.drafts for label in draft.labels)]), 0
+        )
+        if (known or self.drafts) and type(before) is not type(batch.classes[0]):
+            raise RememberingError(
+                f"the batch has {type(batch.classes[0]).__name__} labels, but those before it are "
+                f"{type(before).__name__} labels; use one kind"
+            )
+        if refine:
+            self.model.router.check_refinable()
         for draft in self.drafts:
             draft.idle += 1
-        known = set(self.model.classes)
         familiar = torch.tensor([label in known for label in batch.labels])
         new = ~familiar
         recognised: dict[str, int] = {}
@@ -111,14 +141,24 @@ class Observer:
                 recognised = self._recognise(batch, rows, refine)
         if new.any():
             self._keep(batch, new.nonzero().flatten())
-        complete = [draft for draft in self.drafts if draft.idle >= PATIENCE]
-        complete = [draft for draft in complete if min(Counter(draft.labels).values()) > 1]
+        complete = [d for d in self.drafts if d.idle >= PATIENCE and d.learnable]
         learned = [record for draft in complete for record in self._learn(draft, progress)]
         return Observed(recognised, learned, self.waiting)
 
-    def settle(self, progress: Progress) -> list[TaskRecord]:
+    def settle(self, discard: bool, progress: Progress) -> list[TaskRecord]:
         """Learn every draft now: the stream has ended, or answers are wanted."""
-        return [record for draft in list(self.drafts) for record in self._learn(draft, progress)]
+        if discard:
+            rest = [draft.without_single_images() for draft in self.drafts]
+            self.drafts = [draft for draft in rest if draft.learnable]
+        learned, problems = [], []
+        for draft in list(self.drafts):
+            try:
+                learned += self._learn(draft, progress)
+            except RememberingError as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
+        return learned
 
     def _keep(self, batch: Task, rows: Tensor) -> None:
         """Each image goes to the draft that has its label; unseen labels begin one."""
@@ -130,6 +170,10 @@ class Observer:
         unseen = homes.pop(-1, [])
         images = as_images(batch.images[rows])
         features = self.model.router_features(images)
+        if self.model.eyes is not self._eyes:  # a task was learned: drafts are seen otherwise now
+            self._eyes = self.model.eyes
+            for draft in self.drafts:
+                draft.features = [self.model.router_features(part) for part in draft.images]
 
         def put(draft: Draft, positions: list[int]) -> None:
             some = torch.tensor(positions)
@@ -143,24 +187,26 @@ class Observer:
                 unseen += positions
         if unseen:
             last = self.drafts[-1] if self.drafts else None
-            if last is None or last.batches > YOUNG or last.idle >= PATIENCE:
+            closed = last is None or last.batches > YOUNG or last.idle >= PATIENCE
+            # A class alone is no task: it waits for another.
+            if last is None or (closed and len(set(last.labels)) > 1):
                 self.drafts.append(Draft())
             put(self.drafts[-1], unseen)
 
     def _learn(self, draft: Draft, progress: Progress) -> list[TaskRecord]:
         """Learn a draft, unless all of it turns out to be familiar."""
-        self.drafts.remove(draft)
         task = Task(self._name(), joined(draft.images), draft.labels)
-        everything = torch.arange(len(task))
-        if set(task.classes) <= set(self.model.classes) and not self._is_new(task, everything):
-            return []
+        known = {label for record in self.model.tasks for label in record.classes}
+        familiar = set(task.classes) <= known and not self._is_new(task, torch.arange(len(task)))
         try:
-            return [self.model.learn(task, progress)]
+            learned = [] if familiar else [self.model.learn(task, progress)]
         except RememberingError as error:
-            self.drafts.append(draft)
             raise RememberingError(
-                f"what was observed cannot be learned yet: {error}; it is kept until more comes"
+                f"what was observed cannot be learned yet: {error}; it is kept until more comes, "
+                "unless settle is told to discard it"
             ) from error
+        self.drafts.remove(draft)
+        return learned
 
     def _is_new(self, batch: Task, rows: Tensor) -> bool:
         """Whether a group of images is stranger than what was learned would ever be."""
@@ -208,6 +254,14 @@ def binomial_tail(count: int, total: int, rate: float) -> float:
     >>> round(binomial_tail(2, 2, 0.2), 3)
     0.04
     """
+    ways = [math.lgamma(n + 1) for n in range(total + 1)]
     return math.fsum(
-        math.comb(total, k) * rate**k * (1 - rate) ** (total - k) for k in range(count, total + 1)
+        math.exp(
+            ways[total]
+            - ways[k]
+            - ways[total - k]
+            + k * math.log(rate)
+            + (total - k) * math.log1p(-rate)
+        )
+        for k in range(count, total + 1)
     )

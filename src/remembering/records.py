@@ -66,7 +66,10 @@ def choose(errors: Tensor, groups: Sequence[Any] | Tensor) -> Tensor:
     keys = groups.tolist() if isinstance(groups, Tensor) else list(groups)
     if len(keys) != len(errors):
         raise RememberingError(f"{len(keys)} groups are given for {len(errors)} images")
-    numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    try:
+        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    except TypeError as error:
+        raise RememberingError(f"groups must be names or numbers ({error})") from error
     group = torch.tensor([numbers[key] for key in keys])
     sums = errors.new_zeros(len(numbers), errors.shape[1]).index_add_(0, group, errors)
     return sums.argmin(1)[group]

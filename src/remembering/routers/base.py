@@ -65,6 +65,10 @@ class Router(ABC):
 
     def refine(self, task: int, features: Tensor, targets: Tensor) -> None:
         """Let the expert of a task see more of it."""
+        self.check_refinable()
+
+    def check_refinable(self) -> None:
+        """Raise if experts cannot see more of their task."""
         raise RememberingError(
             f"the experts of a {self.settings.kind} router cannot be refined; use a gaussian one"
         )

@@ -101,6 +101,9 @@ class GaussianRouter(Router):
             self.shared["sharpened"] = self._fit().sharpened()
             self.changed()
 
+    def check_refinable(self) -> None:
+        """They can."""
+
     def refine(self, task: int, features: Tensor, targets: Tensor) -> None:
         """Add to the sums, as if the images had been there from the first."""
         expert, targets = self.experts[task], targets.to(features.device)

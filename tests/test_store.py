@@ -261,6 +261,20 @@ def test_a_reader_meets_a_writer(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(RememberingTransformer.load(folder).tasks) == 4
 
 
+def test_what_another_saved_meanwhile_is_not_dropped(folder: Path, tmp_path: Path) -> None:
+    one, two = (RememberingTransformer.load(folder) for _ in range(2))
+    one.learn(make_task(7, ("x", "y")))
+    one.save(folder)
+    one.learn(make_task(8, ("v", "w")))
+    one.save(folder)
+    two.learn(make_task(9, ("p", "q")))
+    with pytest.raises(RememberingError, match="another process saved"):
+        two.save(folder)
+    two.save(tmp_path / "elsewhere")
+    assert [t.name for t in RememberingTransformer.load(folder).tasks][-2:] == ["task 7", "task 8"]
+    assert RememberingTransformer.load(tmp_path / "elsewhere").tasks[-1].name == "task 9"
+
+
 def test_saving_over_other_things_is_refused(backbone: Backbone, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"")
     with pytest.raises(RememberingError, match="holds no model"):

@@ -71,12 +71,19 @@ def save(model: RememberingTransformer, folder: Path) -> None:
         raise RememberingError(f"{folder} is a file; give a folder for the model")
     with only_writer(folder):
         # Refuses folders with other things in them, and models of another version.
-        before = read_manifest(folder).files if is_model(folder) or in_use(folder) else {}
-        writer = _Writer(model, folder, before)
+        before = read_manifest(folder) if is_model(folder) or in_use(folder) else None
+        place, last = model.stored or (None, None)
+        if before and place == folder.resolve() and last != before:
+            raise RememberingError(
+                f"another process saved to {folder} since this model was loaded or saved there; "
+                "load it again and learn on that, or save to another folder"
+            )
+        writer = _Writer(model, folder, before.files if before else {})
         manifest = writer.write()
         write_atomic(folder / MANIFEST, manifest.text().encode())
         _remove_unnamed(folder, writer)
         model.parts = writer.parts
+        model.stored = folder.resolve(), manifest
         for number, entry in manifest.adapters.items():
             if model.adapters.limited and model.adapters.source(int(number)) is None:
                 source = StoredAdapter(folder, entry.folder, manifest, model.backbone)
@@ -216,7 +223,9 @@ def load(
         else:
             whole = manifest = read_manifest(folder)
         try:
-            return _assemble(folder, whole, backbone, adapter_memory)
+            model = _assemble(folder, whole, backbone, adapter_memory)
+            model.stored = folder.resolve(), manifest
+            return model
         except RememberingError:
             if read_manifest(folder) == manifest:
                 raise

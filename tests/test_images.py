@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -41,13 +42,15 @@ from remembering.tasks.task import Task
         ((5, 8, 9, 4), (5, 3, 8, 9)),
     ],
 )
-@pytest.mark.parametrize("kind", [np.uint8, np.float32, np.float64, bool, np.int64])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.float32, np.float64, bool, np.int64, np.uint16, np.uint64, ">f4", ">i2"]
+)
 def test_stacks(shape: tuple[int, ...], wanted: tuple[int, ...], kind: Any) -> None:
     images = as_images(np.ones(shape, dtype=kind))
     assert isinstance(images, torch.Tensor)
     assert images.shape == wanted
     assert images.dtype == torch.uint8
-    assert images[0, 0, 0, 0] == (1 if kind in (np.uint8, np.int64) else 255)
+    assert images[0, 0, 0, 0] == (1 if np.dtype(kind).kind in "ui" else 255)
 
 
 @given(st.integers(0, 255))
@@ -65,7 +68,11 @@ def test_floats_keep_all_8_bits(value: int) -> None:
         (torch.zeros(2, 7, 8, 9), "no axis of 1, 3 or 4 channels"),
         (torch.zeros(2), "have 1 axes"),
         (torch.zeros(2, 3, 0, 4), "have no pixels"),
-        (torch.zeros(100, 100, 3), "look like one colour image"),
+        (torch.zeros(100, 100, 3), "look like one image with its channels last"),
+        (torch.zeros(28, 28, 1), "look like one image with its channels last"),
+        (np.zeros((2, 4, 4), complex), "pixels are real numbers"),
+        (np.full((2, 4, 4), 300, np.uint32), "outside 0..255"),
+        ([Image.fromarray(np.full((4, 4), 7.0, np.float32))], "image 0 cannot be read"),
         ([object()], "image 0 is a object"),
         (7, "type int are not understood"),
         ([np.zeros((2, 2, 2, 2))], "image 0 has shape"),
@@ -206,6 +213,27 @@ class TestTask:
     def test_numpy_and_torch_labels_become_plain(self) -> None:
         for labels in (np.array([1, 2]), torch.tensor([1, 2]), [np.int64(1), 2]):
             assert Task("t", torch.zeros(2, 4, 4), labels).labels == (1, 2)
+
+    def test_names_are_strings_and_labels_a_list(self) -> None:
+        with pytest.raises(RememberingError, match="name of a task is 1"):
+            Task(1, torch.zeros(2, 4, 4), [1, 2])  # type: ignore[arg-type]
+        with pytest.raises(RememberingError, match="labels are None"):
+            Task("t", torch.zeros(2, 4, 4), None)
+
+    @pytest.mark.parametrize("kind", ["torch", "numpy"])
+    def test_the_format_of_a_dataset_does_not_matter(self, kind: str) -> None:
+        images = [Image.fromarray(np.full((4, 4), value, np.uint8)) for value in (0, 9)]
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+        plain = datasets.Dataset.from_dict({"image": images, "label": [3, 5]}, features=features)
+        task = Task.from_dataset(plain.with_format(kind), "t")
+        assert task.labels == (3, 5)
+        assert int(task.images[torch.tensor([1])][0].max()) == 9
+
+    def test_several_labels_an_image_are_refused(self) -> None:
+        columns = {"image": [Image.new("L", (4, 4))] * 2, "label": [[1, 2], [1]]}
+        dataset = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
+        with pytest.raises(RememberingError, match=r"has the label \[1, 2\]"):
+            Task.from_dataset(dataset, "t")
 
     def test_labels_of_numpy_are_plain_strings(self) -> None:
         task = Task("t", torch.zeros(2, 4, 4), [np.str_("a"), "b"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +57,29 @@ def test_what_is_written_is_read_back(
 def test_wrong_settings_are_named(data: Any, message: str) -> None:
     with pytest.raises(RememberingError, match=message):
         typed.read(Settings, data, "x.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"capacity": 2.0}, "settings: capacity = '2.0' must be of type int"),
+        ({"augment": "rotate"}, "augment = 'rotate' must be one of"),
+        ({"head": "Linear"}, "head = 'Linear' must be one of"),
+        ({"lr": "fast"}, "lr = 'fast' must be"),
+        ({"router": {"kind": "subspace", "latent": "2"}}, "router.latent = '2' must be of type"),
+    ],
+)
+def test_settings_made_in_python_are_checked_too(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RememberingError, match=message):
+        Settings(**changes)
+
+
+def test_numbers_of_numpy_and_torch_become_plain() -> None:
+    settings = Settings(rank=np.int64(2), lr=np.float32(0.5), seed=torch.tensor(3))  # type: ignore[arg-type]
+    assert settings == Settings(rank=2, lr=0.5, seed=3)
+    assert json.loads(json.dumps(typed.write(settings)))["seed"] == 3
+    with pytest.raises(RememberingError, match=r"router.eyes = '1.5' must be of type int"):
+        RouterSettings(eyes=np.float64(1.5))  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from remembering import typed
 from remembering.errors import RememberingError
 
 Tokens = Literal["mean", "flat", "pooled"]
@@ -46,6 +47,7 @@ class RouterSettings:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
+        typed.check(self, "settings", "router")
         _at_least("router.eyes", self.eyes, 0)
         _at_least("router.eyes_steps", self.eyes_steps, 1)
         _at_least("router.replay", self.replay, 0)
@@ -109,6 +111,7 @@ class Settings:
     router: RouterSettings = field(default_factory=RouterSettings)
 
     def __post_init__(self) -> None:
+        typed.check(self, "settings")
         _at_least("rank", self.rank, 1)
         _at_least("first_layer", self.first_layer, 0)
         _at_least("epochs", self.epochs, 1)

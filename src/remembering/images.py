@@ -171,7 +171,10 @@ def as_images(images: Any) -> ImageSequence:
 def one_image(image: Any, where: str) -> Tensor:
     """One decoded image, uint8 (channels, height, width); `where` names it in an error."""
     if isinstance(image, Image.Image):
-        return _from_pil(image)
+        try:
+            return _from_pil(image)
+        except (OSError, ValueError, SyntaxError) as error:  # decoded only now, and damaged
+            raise RememberingError(f"{where} cannot be read ({error})") from error
     if isinstance(image, str | Path):
         return read_image(Path(image))
     if not isinstance(image, np.ndarray | Tensor):
@@ -254,11 +257,16 @@ def _from_pil(image: Image.Image) -> Tensor:
 
 def _tensor(array: np.ndarray[Any, Any] | Tensor, where: str) -> Tensor:
     if isinstance(array, Tensor):
+        wide = array.dtype in (torch.uint16, torch.uint32, torch.uint64)
+        array = array.to(torch.int64) if wide else array
+        if array.is_complex():
+            raise RememberingError(f"{where} have the type {array.dtype}; pixels are real numbers")
         return array
-    if array.dtype == np.uint16:
-        array = array.astype(np.int32)
+    if array.dtype.kind == "u" and array.dtype != np.uint8:
+        array = array.astype(np.int64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return _tensor(torch.from_numpy(np.ascontiguousarray(array)), where)
     except TypeError as error:
         raise RememberingError(
             f"{where} have the type {array.dtype}, which is no number"
@@ -266,9 +274,9 @@ def _tensor(array: np.ndarray[Any, Any] | Tensor, where: str) -> Tensor:
 
 
 def _stack(images: Tensor, where: str) -> ImageSequence:
-    if images.ndim == 3 and images.shape[-1] in (3, 4) and images.shape[1] > 4:
+    if images.ndim == 3 and images.shape[-1] in (1, 3, 4) and images.shape[1] > 4:
         raise RememberingError(
-            f"{where} of shape {tuple(images.shape)} look like one colour image; "
+            f"{where} of shape {tuple(images.shape)} look like one image with its channels last; "
             "give a stack of images: images[None]"
         )
     if images.ndim == 3:

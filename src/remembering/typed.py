@@ -38,10 +38,22 @@ def write(settings: Any) -> dict[str, Any]:
     return result
 
 
+def check(settings: Any, where: str, prefix: str = "") -> None:
+    """Refuse what `read` would refuse in a dataclass made in Python, where nothing looks at types.
+
+    Numbers of NumPy and torch become Python's, which JSON and TOML can write.
+    """
+    made: Any = type(settings)
+    for name, kind in _hints(made).items():
+        value = getattr(settings, name)
+        value = value.item() if hasattr(value, "item") else value
+        object.__setattr__(settings, name, _value(kind, value, where, _join(prefix, name)))
+
+
 def _value(kind: Any, data: Any, where: str, key: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, data, where, key)
+        return data if type(data) is kind else _dataclass(kind, data, where, key)
     if origin in (Union, types.UnionType):
         if data is None and type(None) in arguments:
             return None

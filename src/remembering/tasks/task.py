@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ class Task:
     targets: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise RememberingError(f"the name of a task is {self.name!r}; give it a string")
         images: ImageSequence = as_images(self.images)
         labels = tuple(_label(label, i, self.name) for i, label in enumerate(_plain(self.labels)))
         if len(images) != len(labels):
@@ -106,6 +109,7 @@ class Task:
                 f"task '{name}' was given a {type(dataset).__name__}; give one dataset, such as "
                 "its 'train' part"
             )
+        dataset = dataset.with_format(None)  # plain rows, whatever its user made of them
         image, label = dataset_columns(dataset, image, label)
         return cls(name, DatasetImages(dataset, image), dataset_labels(dataset, label))
 
@@ -141,7 +145,7 @@ def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
     labels: list[Label] = dataset[column][:]
     names = getattr(dataset.features[column], "names", None)
     # Where the hub keeps labels back, it gives None or -1.
-    wrong = [label for label in set(labels) if not _is_label(label, names is not None)]
+    wrong = [label for label in labels if not _is_label(label, names is not None)]
     if wrong:
         raise RememberingError(
             f"column '{column}' has the label {wrong[0]!r}; labels are strings or whole numbers, "
@@ -155,6 +159,8 @@ def _is_label(label: object, named: bool) -> bool:
 
 
 def _plain(labels: Any) -> list[Any]:
+    if not isinstance(labels, Iterable):
+        raise RememberingError(f"labels are {labels!r}; give one for each image, in a list")
     return labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
 
 

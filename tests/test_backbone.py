@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import transformers
 from conftest import FAMILIES
 from PIL import Image
 
-from remembering import hub
+from remembering import hub, preprocessing
 from remembering.adapters import Adapter
 from remembering.backbone import Backbone
 from remembering.errors import RememberingError
@@ -116,6 +117,72 @@ def test_gradients_reach_an_adapter_but_not_the_backbone(backbone: Backbone) -> 
     assert all(parameter.grad is None for parameter in backbone.parameters())
 
 
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "DeiT": {
+        "feature_extractor_type": "DeiTFeatureExtractor",
+        "size": 20,
+        "crop_size": 16,
+        "do_center_crop": True,
+    },
+    "CLIP": {
+        "feature_extractor_type": "CLIPFeatureExtractor",
+        "size": 20,
+        "crop_size": 16,
+        "do_center_crop": True,
+    },
+    "ViT": {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"height": 16, "width": 16},
+        "do_normalize": False,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_prepares_images_as_transformers_does(
+    kind: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    """Images that are not square tell what a size means; pixels differ by rounding only."""
+    folder = tmp_path / kind
+    shutil.copytree(checkpoints[kind.lower()], folder)
+    spec: dict[str, Any] = {
+        "resample": 3,
+        "do_normalize": True,
+        "do_resize": True,
+        "do_rescale": True,
+    }
+    spec |= {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 1.0, 2.0]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(spec | PROCESSORS[kind]))
+    small = np.random.default_rng(0).integers(0, 256, (5, 9, 3), dtype=np.uint8)
+    image = Image.fromarray(small).resize((90, 50), Image.Resampling.BICUBIC)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    theirs = processor(image, return_tensors="pt")["pixel_values"]
+    backbone = Backbone.load(folder)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    ours = backbone.preprocessing.normalise(backbone.prepare(pixels))
+    assert float((theirs - ours).abs().max()) < 0.02
+
+
+def test_a_long_thin_image_takes_no_more_memory(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "clip"
+    shutil.copytree(checkpoints["clip"], folder)
+    spec = {"size": {"shortest_edge": 20}, "crop_size": 16, "do_center_crop": True}
+    (folder / "preprocessor_config.json").write_text(json.dumps(spec))
+    backbone, sizes = Backbone.load(folder), []
+    resize = preprocessing._resize
+
+    def watched(images: torch.Tensor, size: tuple[int, int], mode: str) -> torch.Tensor:
+        sizes.append(size)
+        return resize(images, size, mode)
+
+    monkeypatch.setattr(preprocessing, "_resize", watched)
+    image = torch.arange(6000, dtype=torch.uint8).expand(1, 3, 2, 6000)
+    assert backbone.prepare(image).shape == (1, 3, 16, 16)
+    assert sizes == [(20, 160)]
+
+
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 16, 16), (1, 5, 9), (3, 40, 30), (3, 1, 1)])
 def test_takes_images_of_any_size_and_channel_count(
     shape: tuple[int, ...], backbone: Backbone
@@ -178,7 +245,7 @@ def test_shortest_edge_and_centre_crop(checkpoints: dict[str, Path], tmp_path: P
     assert torch.equal(backbone.prepare(small), ours)
     white = backbone.preprocessing.normalise(torch.full((1, 3, 16, 16), 255, dtype=torch.uint8))
     torch.testing.assert_close(white[0, :, 0, 0], torch.tensor([0.9, 0.4, 0.175]))
-    assert Backbone.load(folder, image_size=32).preprocessing.shortest_edge == 40
+    assert Backbone.load(folder, image_size=32).preprocessing.edge == 40
 
 
 @pytest.mark.parametrize(

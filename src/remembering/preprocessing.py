@@ -25,6 +25,8 @@ _MODES = {
     4: "bilinear",
     5: "bilinear",
 }
+LONGEST = 8
+"""A side this many times as long as the other says nothing more once the centre is cropped."""
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, the weights that PIL's "L" uses
 
 
@@ -37,7 +39,8 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mode: str = "bilinear"
-    shortest_edge: int | None = None  # resize this side, then crop `size` from the centre
+    edge: int | None = None  # resize to this, then crop `size` from the centre
+    keeps_ratio: bool = False  # the shorter side becomes `edge`, not both
 
     @classmethod
     def from_config(cls, config: Path | None, size: int, channels: int) -> Preprocessing:
@@ -46,26 +49,29 @@ class Preprocessing:
         # Some processors write null for what they leave at its default.
         spec = {key: value for key, value in spec.items() if value is not None}
         wanted = spec.get("size", size)
-        if isinstance(wanted, int):
-            wanted = {"height": wanted, "width": wanted}
+        if isinstance(wanted, int):  # CLIP's processor means the shorter side, all others both
+            kind = str(spec.get("image_processor_type", spec.get("feature_extractor_type", "")))
+            wanted = {"shortest_edge" if kind.startswith("CLIP") else "height": wanted}
         crop = spec.get("crop_size", wanted) if spec.get("do_center_crop") else None
         if isinstance(crop, int):
             crop = {"height": crop}
-        edge = wanted.get("shortest_edge")
+        shorter = wanted.get("shortest_edge")
+        normal = spec.get("do_normalize", True)
         result = cls(
-            size=(crop or wanted).get("height", edge or size),
+            size=(crop or wanted).get("height", shorter or size),
             channels=channels,
-            mean=_per_channel(spec.get("image_mean", 0.5), channels),
-            std=_per_channel(spec.get("image_std", 0.5), channels),
+            mean=_per_channel(spec.get("image_mean", 0.5) if normal else 0.0, channels),
+            std=_per_channel(spec.get("image_std", 0.5) if normal else 1.0, channels),
             mode=_MODES[spec.get("resample", 2)],
-            shortest_edge=edge or (wanted["height"] if crop and "height" in wanted else None),
+            edge=shorter or (wanted["height"] if crop and "height" in wanted else None),
+            keeps_ratio=shorter is not None,
         )
         return result.resized(size)
 
     def resized(self, size: int) -> Preprocessing:
         """The same for another input size; the margin that is cropped away keeps its share."""
-        edge = self.shortest_edge and round(self.shortest_edge * size / self.size)
-        return replace(self, size=size, shortest_edge=edge)
+        edge = self.edge and round(self.edge * size / self.size)
+        return replace(self, size=size, edge=edge)
 
     def prepare(self, images: Tensor | list[Tensor]) -> Tensor:
         """Resize, crop and match channels: (n, channels, size, size), uint8 stays uint8."""
@@ -77,17 +83,19 @@ class Preprocessing:
         What `prepare` makes of the outcome is what it makes of the images, but for a shift by a
         pixel where margins are odd; to prepare twice would enlarge them.
         """
-        return self._square(images, max(self.size, self.shortest_edge or 0))
+        return self._square(images, max(self.size, self.edge or 0))
 
     def _square(self, images: Tensor | list[Tensor], side: int) -> Tensor:
         """Resized for `size`, and cropped from the centre to this side."""
         if isinstance(images, list):
             return torch.cat([self._square(image[None], side) for image in images])
         images = _match_channels(images, self.channels)
+        if self.keeps_ratio:
+            images = _within(images, LONGEST)
         height, width = images.shape[-2:]
-        target = (self.size, self.size)
-        if self.shortest_edge:
-            scale = self.shortest_edge / min(height, width)
+        target = (self.edge or self.size,) * 2
+        if self.edge and self.keeps_ratio:
+            scale = self.edge / min(height, width)
             target = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))
         if (height, width) != target:
             images = _resize(images, target, self.mode)
@@ -100,6 +108,15 @@ class Preprocessing:
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
         return (images.float() - mean * scale) / (std * scale)
+
+
+def _within(images: Tensor, ratio: int) -> Tensor:
+    """Without the ends of a side that is more than so many times the other: they would be cropped
+    later, and to enlarge them first could take all memory."""
+    height, width = images.shape[-2:]
+    longest = ratio * min(height, width)
+    top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
+    return images[..., top : top + longest, left : left + longest]
 
 
 def _per_channel(value: float | list[float], channels: int) -> tuple[float, ...]:

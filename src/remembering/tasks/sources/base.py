@@ -96,10 +96,10 @@ def hold_out(data: LabelledImages, classes: tuple[Label, ...], where: str) -> Sp
     test: list[Tensor] = []
     for i, label in enumerate(classes):
         members = (data.labels == i).nonzero().flatten()
-        if len(members) < 3:
+        if len(members) < 2:
             raise RememberingError(
-                f"class '{label}' of {where} has {len(members)} of the images it needs; "
-                "give at least three, two to learn from and one to be tested on"
+                f"class '{label}' of {where} has {len(members)} image; "
+                "give at least two, one to learn from and one to be tested on"
             )
         members = members[torch.from_numpy(random.permutation(len(members)))]
         held_out = max(1, round(len(members) / 5))

@@ -194,6 +194,21 @@ def test_what_fails_to_be_learned_still_waits(
     assert len(model.settle()) == 1
 
 
+def test_what_cannot_be_learned_at_all_can_be_let_go(
+    digits: list[tuple[Tensor, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:40], labels[:40])
+
+    def fails(*arguments: object) -> None:
+        raise RememberingError("the frozen head has no room")
+
+    monkeypatch.setattr(model, "learn", fails)
+    assert model.settle(discard=True) == []
+    assert model.observe(images[:2], labels[:2]).waiting == 2
+
+
 def test_labels_of_another_kind_are_refused(digits: list[tuple[Tensor, list[int]]]) -> None:
     images, labels = digits[0]
     model = new_model()

@@ -268,7 +268,7 @@ def test_what_another_saved_meanwhile_is_not_dropped(folder: Path, tmp_path: Pat
     one.learn(make_task(8, ("v", "w")))
     one.save(folder)
     two.learn(make_task(9, ("p", "q")))
-    with pytest.raises(RememberingError, match="another process saved"):
+    with pytest.raises(RememberingError, match="another model was saved"):
         two.save(folder)
     two.save(tmp_path / "elsewhere")
     assert [t.name for t in RememberingTransformer.load(folder).tasks][-2:] == ["task 7", "task 8"]

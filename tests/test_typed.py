@@ -77,6 +77,8 @@ def test_settings_made_in_python_are_checked_too(changes: dict[str, Any], messag
 def test_numbers_of_numpy_and_torch_become_plain() -> None:
     settings = Settings(rank=np.int64(2), lr=np.float32(0.5), seed=torch.tensor(3))  # type: ignore[arg-type]
     assert settings == Settings(rank=2, lr=0.5, seed=3)
+    assert RouterSettings(layers=np.array([0, 2])).layers == (0, 2)  # type: ignore[arg-type]
+    assert RouterSettings(layers=(np.int64(1),)).layers == (1,)  # type: ignore[arg-type]
     assert json.loads(json.dumps(typed.write(settings)))["seed"] == 3
     with pytest.raises(RememberingError, match=r"router.eyes = '1.5' must be of type int"):
         RouterSettings(eyes=np.float64(1.5))  # type: ignore[arg-type]

@@ -98,19 +98,20 @@ def compare(
         remove_unfinished(out)
         runs = [
             _Run(name, with_seed(experiment, seed), out, method, small, options[method], asked)
-            for seed in seeds
+            for seed in dict.fromkeys(seeds)
             for method in methods
         ]
         spent: dict[str, list[float]] = {}
         for run in runs:
             if run.done:
-                spent.setdefault(run.method, []).append(load_record(run.path)["seconds"])
+                spent.setdefault(run.method, []).append(run.outcome()["seconds"])
         if all(run.done for run in runs):
+            _note(out, config)
             return
         backbone = Backbone.load(experiment.backbone, experiment.image_size)
         with progress.track(f"comparing on {name}", len(runs)) as step:
             step(sum(run.done for run in runs), _left(runs, spent))
-            for seed in seeds:
+            for seed in dict.fromkeys(seeds):
                 left = [run for run in runs if run.seed == seed and not run.done]
                 if not left:
                     continue
@@ -150,6 +151,17 @@ class _Run:
     @property
     def done(self) -> bool:
         return self.path.is_file()
+
+    def outcome(self) -> dict[str, Any]:
+        """What was written when it was done; raises if that was with other options."""
+        record = load_record(self.path)
+        had = {k: v for k, v in record["options"].items() if k != "memory" or k in self.given}
+        if had != _in_force(self.method, self.given):
+            raise RememberingError(
+                f"{self.path} was made with other options ({_told(had)}, not "
+                f"{_told(_in_force(self.method, self.given))}); give another --out"
+            )
+        return record
 
     def start(self, backbone: Backbone, stream: Stream, cache: FeatureCache) -> Contestant:
         """Before the first task; raises if the method cannot work with its options."""

@@ -155,7 +155,10 @@ class Observer:
             try:
                 learned += self._learn(draft, progress)
             except RememberingError as error:
-                problems.append(error)
+                if discard:
+                    self.drafts.remove(draft)
+                else:
+                    problems.append(error)
         if problems:
             raise problems[0]
         return learned

@@ -93,7 +93,7 @@ class Preprocessing:
         if self.keeps_ratio:
             images = _within(images, LONGEST)
         height, width = images.shape[-2:]
-        target = (self.edge or self.size,) * 2
+        target = (max(self.size, self.edge or 0),) * 2
         if self.edge and self.keeps_ratio:
             scale = self.edge / min(height, width)
             target = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))

@@ -75,15 +75,15 @@ def save(model: RememberingTransformer, folder: Path) -> None:
         place, last = model.stored or (None, None)
         if before and place == folder.resolve() and last != before:
             raise RememberingError(
-                f"another process saved to {folder} since this model was loaded or saved there; "
+                f"another model was saved to {folder} since this one was loaded or saved there; "
                 "load it again and learn on that, or save to another folder"
             )
         writer = _Writer(model, folder, before.files if before else {})
         manifest = writer.write()
         write_atomic(folder / MANIFEST, manifest.text().encode())
-        _remove_unnamed(folder, writer)
         model.parts = writer.parts
         model.stored = folder.resolve(), manifest
+        _remove_unnamed(folder, writer)
         for number, entry in manifest.adapters.items():
             if model.adapters.limited and model.adapters.source(int(number)) is None:
                 source = StoredAdapter(folder, entry.folder, manifest, model.backbone)

@@ -45,13 +45,13 @@ def check(settings: Any, where: str, prefix: str = "") -> None:
     """
     made: Any = type(settings)
     for name, kind in _hints(made).items():
-        value = getattr(settings, name)
-        value = value.item() if hasattr(value, "item") else value
-        object.__setattr__(settings, name, _value(kind, value, where, _join(prefix, name)))
+        value = _value(kind, getattr(settings, name), where, _join(prefix, name))
+        object.__setattr__(settings, name, value)
 
 
 def _value(kind: Any, data: Any, where: str, key: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
+    data = data.tolist() if hasattr(data, "tolist") else data
     if dataclasses.is_dataclass(kind):
         return data if type(data) is kind else _dataclass(kind, data, where, key)
     if origin in (Union, types.UnionType):

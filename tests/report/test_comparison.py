@@ -321,3 +321,12 @@ def test_who_is_asked_once_and_who_lacks_seeds_is_explained(tmp_path: Path) -> N
     note = comparison_table(load_comparison(write(tmp_path / "plain", records[:1]))).note
     assert "not run yet" not in note
     assert "no average" not in note
+
+
+def test_seeds_of_a_method_have_the_same_options(tmp_path: Path) -> None:
+    records = [
+        make_record("ewc", seed, {"sample": scores([0.5, 0.5])}, options={"strength": float(seed)})
+        for seed in (0, 1)
+    ]
+    with pytest.raises(RememberingError, match="other options than other seeds"):
+        load_comparison(write(tmp_path / "compare", records))

@@ -36,7 +36,7 @@ from remembering.seeding import generator
 from remembering.tasks.task import Label, Task
 from remembering.training import Batch, Lesson, Rules, adapted, logits, train
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,13 @@ def load_comparison(folder: Path) -> Comparison:
                     f"{file} and {files[0]} differ in {key}; they are of different comparisons"
                 )
         for unit in record["units"]:
-            together.setdefault((record["method"], unit), []).append(record)
+            others = together.setdefault((record["method"], unit), [])
+            if others and others[0]["options"] != record["options"]:
+                raise RememberingError(
+                    f"{file} was made with other options than other seeds of its method; remove "
+                    "one or the other and compare again"
+                )
+            others.append(record)
     rows = [
         Row(unit, tuple(sorted(records, key=lambda record: record["seed"])))
         for (_, unit), records in together.items()

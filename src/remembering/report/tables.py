@@ -37,7 +37,7 @@ class Table:
     note: str = ""
 
     def to_rich(self, columns: int | None = None) -> rich_table.Table:
-        """For the terminal, all columns or so many; numbers are not broken, and words neither."""
+        """For the terminal, all columns or so many; numbers and words of headers stay whole."""
         shown = rich_table.Table(
             title=Text(self.caption, style="bold"),
             caption=Text(self.note) if self.note else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,13 @@ def test_one_class_after_another_makes_tasks(digits: list[tuple[Tensor, list[int
     assert set(model.classes) == {label for _, part in digits[:2] for label in part}
 
 
+def failing(error: type[BaseException]) -> Callable[..., None]:
+    def fails(*arguments: object) -> None:
+        raise error("no")
+
+    return fails
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RememberingError])
 def test_what_fails_to_be_learned_still_waits(
     error: type[BaseException],
@@ -184,11 +192,8 @@ def test_what_fails_to_be_learned_still_waits(
     model = new_model()
     model.observe(images[:40], labels[:40])
 
-    def fails(*arguments: object) -> None:
-        raise error("no")
-
     with monkeypatch.context() as patch:
-        patch.setattr(model, "learn", fails)
+        patch.setattr(model, "learn", failing(error))
         with pytest.raises(error):
             model.settle()
     assert len(model.settle()) == 1
@@ -201,10 +206,7 @@ def test_what_cannot_be_learned_at_all_can_be_let_go(
     model = new_model()
     model.observe(images[:40], labels[:40])
 
-    def fails(*arguments: object) -> None:
-        raise RememberingError("the frozen head has no room")
-
-    monkeypatch.setattr(model, "learn", fails)
+    monkeypatch.setattr(model, "learn", failing(RememberingError))
     assert model.settle(discard=True) == []
     assert model.observe(images[:2], labels[:2]).waiting == 2
 

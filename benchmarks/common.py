@@ -17,8 +17,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from remembering.backbone import Backbone
-from remembering.files import write_atomic
+from remembering.backbones.backbone import Backbone
+from remembering.runtime.files import write_atomic
 
 SHAPES = {
     "vit-tiny": {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},

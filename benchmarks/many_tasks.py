@@ -1,7 +1,7 @@
 """What a task costs when there are many: `python benchmarks/many_tasks.py --tasks 1000`.
 
 Tasks are small: two classes of two images each, noise about a pattern of the class; one step of
-training; no eyes (they are trained once, on the first task). Router, rank and everything else are
+training; no feature_adapter (they are trained once, on the first task). Router, rank and everything else are
 the defaults. Measured are the ten tasks before each mark, which are learned and saved one by one
 (medians; when there are many tasks, they are compared with each other only now and then, and each
 is charged its share). The tasks between are not trained, which would take most of the time: their
@@ -33,15 +33,15 @@ import torch
 from common import random_vit
 from torch import Tensor
 
-from remembering import learner
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
-from remembering.heads import Head
-from remembering.learner import Learned
+from remembering.data.task import Task
+from remembering.learning import algorithm as learner
+from remembering.learning.algorithm import Learned
 from remembering.model import RememberingTransformer
-from remembering.routers import gaussian
-from remembering.tasks.task import Task
+from remembering.routing import gaussian
 
 MARKS = (10, 30, 100, 300, 1000, 3000, 10000)
 PER_CLASS = 2
@@ -103,7 +103,7 @@ def task(number: int) -> Task:
 def measure(folder: Path, backbone: str, options: argparse.Namespace) -> list[dict[str, float]]:
     """Learn and save one task after another; a row at each mark."""
     model = RememberingTransformer.from_backbone(
-        backbone, image_size=options.image_size, epochs=1, router=RouterSettings(eyes=0)
+        backbone, image_size=options.image_size, epochs=1, router=RouterSettings(feature_rank=0)
     )
     marks = {*(mark for mark in MARKS if mark < options.tasks), options.tasks}
     spent: list[dict[str, float]] = []
@@ -120,7 +120,7 @@ def measure(folder: Path, backbone: str, options: argparse.Namespace) -> list[di
             model.save(folder)
         spent.append(clock)
         if number + 1 in marks:
-            rows.append(row(model, spent[-WINDOW:], folder, backbone, options.adapter_memory))
+            rows.append(row(model, spent[-WINDOW:], folder, backbone, options.cache_bytes))
             print(json.dumps(rows[-1]), flush=True)
     return rows
 
@@ -183,11 +183,11 @@ def row(
     spent: list[dict[str, float]],
     folder: Path,
     backbone: str,
-    adapter_memory: int | None,
+    cache_bytes: int | None,
 ) -> dict[str, float]:
     """Everything that is measured at one number of tasks."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # start-up, in a fresh process
-        started = pool.apply(start_up, (folder, backbone, len(model.tasks), adapter_memory))
+        started = pool.apply(start_up, (folder, backbone, len(model.tasks), cache_bytes))
     result: dict[str, float] = {"tasks": len(model.tasks)}
     result |= {f"{step}_s": statistics.median(s[step] for s in spent) for step in STEPS}
     result |= compare(model)
@@ -238,16 +238,14 @@ def speed(model: RememberingTransformer, rounds: int = 3) -> dict[str, float]:
     }
 
 
-def start_up(
-    folder: Path, backbone: str, tasks: int, adapter_memory: int | None
-) -> dict[str, float]:
+def start_up(folder: Path, backbone: str, tasks: int, cache_bytes: int | None) -> dict[str, float]:
     """Seconds to load a model and to its first answers, and the memory of the process."""
     torch.set_num_threads(1)
     alone = Backbone.load(backbone)
     result = {f"bare_{key}": value for key, value in resident().items()}
     del alone
     start = time.process_time()
-    model = RememberingTransformer.load(folder, adapter_memory=adapter_memory)
+    model = RememberingTransformer.load(folder, cache_bytes=cache_bytes)
     result["load_s"] = time.process_time() - start
     result |= {f"load_{key}": value for key, value in resident().items()}
     start = time.process_time()

@@ -17,9 +17,9 @@ import torch
 from common import Row, compare, interleaved, load, parser, pixels, publish
 from torch import Tensor
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
-from remembering.bank import AdapterBank
+from remembering.adapters.bank import AdapterBank
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 GOALS = {1: 0.97, 8: 0.93}

@@ -18,12 +18,12 @@ from common import Row, compare, interleaved, load, parser, pixels, publish
 from mixed_batch import bank_of, ours, theirs
 from torch import Tensor
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings, Settings
-from remembering.heads import Head
+from remembering.inference.prediction import TaskRecord
 from remembering.model import RememberingTransformer
-from remembering.records import TaskRecord
 
 BATCH, CLASSES, HALF = 64, 2, 6
 
@@ -83,7 +83,7 @@ def _end_to_end(backbone: Backbone, plain: Any, size: int, turns: int) -> list[R
         )
         for tasks in (5, 1000)
     }
-    models["default: eyes, mirror image, adapters everywhere, 5 tasks"] = (
+    models["default: feature_adapter, mirror image, adapters everywhere, 5 tasks"] = (
         known(backbone, Settings(), 5),
         None,
     )
@@ -101,9 +101,11 @@ def known(backbone: Backbone, settings: Settings, tasks: int) -> RememberingTran
     """A model of so many random tasks, put together without learning them."""
     model = RememberingTransformer(backbone, settings)
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
-    if model.wants_eyes:
+    if model.needs_feature_adapter:
         rng = torch.Generator().manual_seed(0)
-        model.eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
+        model.feature_adapter = Adapter.new(
+            backbone, settings.router.feature_rank, settings.first_layer, rng
+        )
     features = model.router_features(images)
     targets = torch.arange(32) % CLASSES
     expert = model.router.fit(features, targets, torch.Generator())

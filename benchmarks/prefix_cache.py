@@ -24,19 +24,19 @@ from common import random_vit
 from PIL import Image
 from torch import Tensor
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
-from remembering.encoding import BATCH, Prefix
-from remembering.heads import Head
-from remembering.images import ImageFiles
-from remembering.seeding import generator
-from remembering.training import Batch, Lesson, Rules, train
+from remembering.data.images import ImageFiles
+from remembering.inference.encoding import BATCH, TokenCache
+from remembering.learning.training import Batch, Callback, TrainingSet, train
+from remembering.runtime.seeding import generator
 
 SIZE, CLASSES, GOAL = 112, 10, 1.7
 
 
-class Losses(Rules):
+class Losses(Callback):
     """Plain cross entropy, remembered."""
 
     def __init__(self) -> None:
@@ -71,15 +71,15 @@ def main() -> None:
 
 
 def _measure(backbone: Backbone, images: ImageFiles, repeats: int) -> dict[str, float]:
-    plain = Prefix(backbone, images, backbone.depth // 2)
+    plain = TokenCache(backbone, images, backbone.depth // 2)
     start = time.perf_counter()
     kept = plain.keep()
     encode_seconds = time.perf_counter() - start
     seconds: dict[str, list[float]] = {"plain": [], "kept": []}
     losses = []
     for _ in range(repeats):
-        for kind, prefix in (("plain", plain), ("kept", kept)):
-            took, values = _epoch(prefix)
+        for kind, token_cache in (("plain", plain), ("kept", kept)):
+            took, values = _epoch(token_cache)
             seconds[kind].append(took)
             losses.append(values)
     if any(values != losses[0] for values in losses):
@@ -95,17 +95,19 @@ def _measure(backbone: Backbone, images: ImageFiles, repeats: int) -> dict[str, 
     }
 
 
-def _epoch(prefix: Prefix) -> tuple[float, list[float]]:
+def _epoch(token_cache: TokenCache) -> tuple[float, list[float]]:
     """Seconds and losses of one epoch, from the same start each time."""
-    backbone = prefix.backbone
-    settings = Settings(first_layer=prefix.first_layer, epochs=1, batch_size=BATCH)
+    backbone = token_cache.backbone
+    settings = Settings(first_layer=token_cache.first_layer, epochs=1, batch_size=BATCH)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, generator(0, "adapter"))
     head = Head.linear(tuple(range(CLASSES)), backbone)
-    lesson = Lesson(prefix, torch.arange(len(prefix.images)) % CLASSES, "benchmark", 0)
-    rules = Losses()
+    training_set = TrainingSet(
+        token_cache, torch.arange(len(token_cache.images)) % CLASSES, "benchmark", 0
+    )
+    callback = Losses()
     start = time.perf_counter()
-    train(backbone, adapter, head, lesson, settings, rules=rules)
-    return time.perf_counter() - start, rules.values
+    train(backbone, adapter, head, training_set, settings, callback=callback)
+    return time.perf_counter() - start, callback.values
 
 
 def _images(folder: Path, count: int) -> ImageFiles:

@@ -16,12 +16,12 @@ from functools import partial
 import torch
 from common import Row, Timing, compare, interleaved, load, parser, publish
 
-from remembering.adapters import Adapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.config import RouterSettings, Settings
-from remembering.encoding import Prefix, encode_task
-from remembering.heads import Head
-from remembering.routers import make_router
-from remembering.training import Lesson, train
+from remembering.inference.encoding import TokenCache, encode_task
+from remembering.learning.training import TrainingSet, train
+from remembering.routing import make_router
 
 IMAGES, READ, CLASSES = 5000, 1000, 10
 
@@ -50,12 +50,12 @@ def _against_training(folder: str | None, targets: torch.Tensor) -> list[Row]:
     images = torch.randint(0, 256, (READ, 3, 32, 32), dtype=torch.uint8)
     settings = Settings(epochs=1)
     router = make_router(settings.router.resolved(backbone.depth))
-    eyes = Adapter.new(backbone, settings.router.eyes, 0, torch.Generator())
+    feature_adapter = Adapter.new(backbone, settings.router.feature_rank, 0, torch.Generator())
     adapter = Adapter.new(backbone, settings.rank, 0, torch.Generator())
-    lesson = Lesson(Prefix(backbone, images, 0).keep(), targets, "noise", 0)
+    training_set = TrainingSet(TokenCache(backbone, images, 0).keep(), targets, "noise", 0)
 
     def read() -> torch.Tensor:
-        return encode_task(backbone, router, eyes, 0, images, keep=False).features
+        return encode_task(backbone, router, feature_adapter, 0, images, keep=False).features
 
     features = read()
 
@@ -63,7 +63,7 @@ def _against_training(folder: str | None, targets: torch.Tensor) -> list[Row]:
         router.add(0, router.fit(features, targets, torch.Generator()))
 
     def epoch() -> None:
-        train(backbone, adapter, Head.linear(range(CLASSES), backbone), lesson, settings)
+        train(backbone, adapter, Head.linear(range(CLASSES), backbone), training_set, settings)
 
     candidates = {"alone": lambda: fit(features), "read": lambda: fit(read()), "epoch": epoch}
     times = interleaved(candidates, turns=3, warm_up=0)

@@ -17,9 +17,9 @@ from common import Row, compare, interleaved, load, parser, pixels, publish
 from mixed_batch import TARGETS
 from torch import Tensor, nn
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
-from remembering.training import adapted
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
+from remembering.learning.training import adapted
 
 BATCH, CLASSES = 64, 10
 

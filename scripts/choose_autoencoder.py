@@ -14,12 +14,12 @@ import argparse
 import torch
 from torch import Tensor
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
-from remembering.encoding import batches
-from remembering.routers import Router, make_router
-from remembering.seeding import generator, permutation
-from remembering.tasks.sources import load
+from remembering.data.sources import load
+from remembering.inference.encoding import batches
+from remembering.routing import Router, make_router
+from remembering.runtime.seeding import generator, permutation
 
 SEEDS = range(10, 15)
 CLASSES, TASKS, LEARNED, HELD_OUT, GROUP = 10, 5, 100, 300, 100

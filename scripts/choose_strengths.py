@@ -18,22 +18,22 @@ from pathlib import Path
 
 import torch
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
 from remembering.baselines.lwf import LwF
-from remembering.contestants import CONTESTANTS
+from remembering.data.sources import load
+from remembering.data.sources.base import Source
+from remembering.data.streams.permute import permute
+from remembering.data.streams.split import split
+from remembering.data.streams.stream import Stream
+from remembering.data.task import Task
 from remembering.evaluation.metrics import mean
-from remembering.experiments import Experiment, find
-from remembering.seeding import permutation
-from remembering.tasks.permute import permute
-from remembering.tasks.sources import load
-from remembering.tasks.sources.base import Source
-from remembering.tasks.split import split
-from remembering.tasks.stream import Stream
-from remembering.tasks.task import Task
-from remembering.training import Lesson
+from remembering.experiments.methods import CONTESTANTS
+from remembering.experiments.spec import Experiment, find
+from remembering.learning.training import TrainingSet
+from remembering.runtime.seeding import permutation
 
 SEEDS, ASKED = (10, 11), 30
 
@@ -41,8 +41,8 @@ SEEDS, ASKED = (10, 11), 30
 class LwFOverAll(LwF):
     """LwF whose cross entropy is over all classes so far, not over the new ones alone."""
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        super().begin(task, lesson)
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        super().begin(task, training_set)
         self.own = torch.arange(len(self.classes))
 
 

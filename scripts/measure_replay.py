@@ -2,8 +2,8 @@
 
     python scripts/measure_replay.py runs/cifar100-10-small/seed-0 ... --keep 0 128 512
 
-Of each run the router alone is fitted anew, with and without kept vectors; adapters, heads and eyes
-stay. The strength of the sharpening was chosen on training images (scripts/study_routing.py).
+Of each run the router alone is fitted anew, with and without kept vectors; adapters, heads and feature_adapter
+stay. The strength of the logit_correction was chosen on training images (scripts/study_routing.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from remembering.baselines.base import accuracy
-from remembering.encoding import encode_task
+from remembering.experiments.run import MODEL, make_stream, read_config
+from remembering.inference.encoding import encode_task
 from remembering.model import RememberingTransformer
-from remembering.routers import make_router
-from remembering.runner import MODEL, make_stream, read_config
-from remembering.seeding import generator
+from remembering.routing import make_router
+from remembering.runtime.seeding import generator
 
 
 def main() -> None:
@@ -51,7 +51,9 @@ def _measure(run: Path, keeps: list[int]) -> Iterator[tuple[int, float, float]]:
     first, settings = model.settings.first_layer, model.settings
 
     def seen(images):  # type: ignore[no-untyped-def]
-        return encode_task(model.backbone, model.router, model.eyes, first, images).features
+        return encode_task(
+            model.backbone, model.router, model.feature_adapter, first, images
+        ).features
 
     learned = [(seen(data.train.images), data.train.targets) for data in stream.tasks]
     asked = [seen(data.test.images) for data in stream.tasks]
@@ -64,10 +66,10 @@ def _measure(run: Path, keeps: list[int]) -> Iterator[tuple[int, float, float]]:
         model.router = router
         right, alone = [], []
         for features, data in zip(asked, stream.tasks, strict=True):
-            errors, logits = router.opinion(features)
+            errors, logits = router.scores_and_logits(features)
             adapters = model.gate(errors.argmin(1))
             answers = model.answer(data.test.images, adapters)
-            answers = model.combine(answers, logits, adapters, certain=False)
+            answers = model.combine(answers, logits, adapters, hard_routing=False)
             said = [model.classes[i] for i in answers.argmax(1).tolist()]
             right.append(accuracy(said, data.test.labels))
             own = router.class_logits(features).argmax(1).tolist()

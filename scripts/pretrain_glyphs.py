@@ -35,7 +35,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
-ASSET = Path(__file__).resolve().parents[1] / "src" / "remembering" / "assets" / "glyph-vit"
+ASSET = Path(__file__).resolve().parents[1] / "src" / "remembering" / "backbones" / "bundled"
 
 SIZE = 28  # side of the network's input
 CANVAS = 56  # side of a cached glyph image, twice the input so that enlarging stays sharp
@@ -397,8 +397,8 @@ def digits_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def mnist_data() -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    from remembering.data.sources import load
     from remembering.errors import RememberingError
-    from remembering.tasks.sources import load
 
     try:
         mnist = load("mnist")

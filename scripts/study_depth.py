@@ -19,13 +19,13 @@ import torch
 from study_routing import SEED
 from torch import Tensor
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines.base import accuracy
 from remembering.config import RouterSettings, Settings
+from remembering.data.sources import load
+from remembering.data.task import Task
 from remembering.model import RememberingTransformer
-from remembering.seeding import permutation
-from remembering.tasks.sources import load
-from remembering.tasks.task import Task
+from remembering.runtime.seeding import permutation
 
 TASKS, PER_TASK, LEARNED, ASKED, EPOCHS = 5, 10, 50, 20, 3
 
@@ -43,14 +43,14 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: |")
     for k in range(0, depth + 1, 2):
         first = min(k, depth - 1)
-        router = RouterSettings(layers=_up_to(k), eyes=0, mirror=False)
+        router = RouterSettings(layers=_up_to(k), feature_rank=0, flip=False)
         name = f"router up to layer {k}, adapters above"
         if k == depth:  # an adapter must act somewhere; the last layer is then run again
             name = f"router up to layer {k}, adapters in the last"
         _print(name, backbone, Settings(first_layer=first, router=router), tasks)
-    frozen = RouterSettings(eyes=0, mirror=False)
+    frozen = RouterSettings(feature_rank=0, flip=False)
     _print(f"router up to layer {depth}, adapters in all", backbone, Settings(router=frozen), tasks)
-    one = RouterSettings(mirror=False)
+    one = RouterSettings(flip=False)
     _print("the same, through eyes", backbone, Settings(router=one), tasks)
     _print("the same, and the mirror image: the default", backbone, Settings(), tasks)
 

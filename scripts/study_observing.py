@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines.base import accuracy
 from remembering.config import RouterSettings, Settings
+from remembering.data.sources import load
+from remembering.data.streams.split import split
+from remembering.data.streams.stream import Stream, limit
+from remembering.data.task import Label, Task
 from remembering.model import RememberingTransformer
-from remembering.seeding import permutation
-from remembering.tasks.sources import load
-from remembering.tasks.split import split
-from remembering.tasks.stream import Stream, limit
-from remembering.tasks.task import Label, Task
+from remembering.runtime.seeding import permutation
 
 BATCH, SEED = 50, 0
 
@@ -40,10 +40,10 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--eyes-steps", type=int, default=RouterSettings().eyes_steps)
+    parser.add_argument("--feature_adapter-steps", type=int, default=RouterSettings().feature_steps)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
-    router = RouterSettings(eyes_steps=arguments.eyes_steps)
+    router = RouterSettings(feature_steps=arguments.feature_steps)
     settings = Settings(
         rank=4, epochs=arguments.epochs, batch_size=32, lr=arguments.lr, router=router
     )
@@ -59,7 +59,7 @@ def main() -> None:
         model = RememberingTransformer(backbone, replace(settings))
         for images, labels in batches:
             model.observe(images, labels)
-        model.settle()
+        model.flush()
         _print(name, model, stream)
 
 

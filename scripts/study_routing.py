@@ -4,9 +4,9 @@
 
 CIFAR-100 in ten tasks in a class order that no result uses (seed 10): 100 training images a class
 are learned, 30 other training images a class are asked about. Test images are not opened. Parts:
-`features` tries layers of the frozen backbone; `eyes` (half an hour) trains eyes of several ranks
-and lengths; `views` goes on with the default eyes: the mirror image, and feature vectors that are
-kept to sharpen boundaries. Figures are in docs/routing.md.
+`features` tries layers of the frozen backbone; `feature_adapter` (half an hour) trains feature_adapter of several ranks
+and lengths; `views` goes on with the default feature_adapter: the mirror image, and feature vectors that are
+kept to fit_logit_correction boundaries. Figures are in docs/routing.md.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings, Settings
-from remembering.encoding import Prefix, batches, mirror
-from remembering.heads import Head
-from remembering.routers.gaussian import GaussianRouter
-from remembering.seeding import generator, permutation
-from remembering.tasks.sources import load
-from remembering.training import Lesson, train
+from remembering.data.sources import load
+from remembering.inference.encoding import TokenCache, batches, flip_horizontally
+from remembering.learning.training import TrainingSet, train
+from remembering.routing.gaussian import GaussianRouter
+from remembering.runtime.seeding import generator, permutation
 
 SEED, TASKS, PER_TASK, LEARNED, ASKED = 10, 10, 10, 100, 30
 DEFAULT = (4, 6, 8, 10, 12)
@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
     learn, ask = _images(arguments.data)
-    study = {"features": _study_features, "eyes": _study_eyes, "views": _study_views}
+    study = {"features": _study_features, "eyes": _study_feature_adapter, "views": _study_views}
     study[arguments.part](backbone, learn, ask)
 
 
@@ -60,9 +60,9 @@ def _images(data: Path) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def _states(backbone: Backbone, images: Tensor, eyes: Adapter | None = None) -> Tensor:
+def _states(backbone: Backbone, images: Tensor, feature_adapter: Adapter | None = None) -> Tensor:
     """CLS and mean token, normalised, of every state: (n, depth + 1, 2, dim)."""
-    active = eyes.active() if eyes else None
+    active = feature_adapter.active() if feature_adapter else None
     parts = []
     for index in batches(len(images)):
         tokens = backbone.embed(images[index])
@@ -125,33 +125,38 @@ def _print_ranpac(columns: int, learn: Tensor, ask: Tensor) -> None:
     print(f"| random projection of these, ridge | {columns:,} | {100 * best:.1f} | – |")
 
 
-def _study_eyes(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
-    print("| eyes | width | classes right (%) | tasks right (%) |")
+def _study_feature_adapter(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
+    print("| feature_adapter | width | classes right (%) | tasks right (%) |")
     print("| --- | ---: | ---: | ---: |")
     for rank, epochs in ((1, 2), (1, 6), (8, 6), (8, 15)):
-        eyes = _eyes(backbone, learn, rank, epochs)
-        a, b = (_states(backbone, images, eyes)[:, DEFAULT] for images in (learn, ask))
+        feature_adapter = _feature_adapter(backbone, learn, rank, epochs)
+        a, b = (_states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learn, ask))
         _print(f"rank {rank}, {epochs} epochs of the first task", a, b)
 
 
-def _eyes(backbone: Backbone, learn: Tensor, rank: int, epochs: int) -> Adapter:
+def _feature_adapter(backbone: Backbone, learn: Tensor, rank: int, epochs: int) -> Adapter:
     """An adapter trained on the first task."""
     settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
     first = learn[: PER_TASK * LEARNED]
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
-    lesson = Lesson(Prefix(backbone, first, 0).keep(), targets, "the first task", 0)
+    training_set = TrainingSet(TokenCache(backbone, first, 0).keep(), targets, "the first task", 0)
     adapter = Adapter.new(backbone, rank, 0, generator(SEED, "eyes"))
     head = Head.linear(tuple(range(PER_TASK)), backbone)
-    return train(backbone, adapter, head, lesson, settings)[0]
+    return train(backbone, adapter, head, training_set, settings)[0]
 
 
 def _study_views(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
-    print("| through eyes of rank 8, 200 steps | width | classes right (%) | tasks right (%) |")
+    print(
+        "| through feature_adapter of rank 8, 200 steps | width | classes right (%) | tasks right (%) |"
+    )
     print("| --- | ---: | ---: | ---: |")
-    eyes = _eyes(backbone, learn, 8, 7)
-    a, b = (_states(backbone, images, eyes)[:, DEFAULT] for images in (learn, ask))
+    feature_adapter = _feature_adapter(backbone, learn, 8, 7)
+    a, b = (_states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learn, ask))
     _print("the image", a, b)
-    c, d = (_states(backbone, mirror(images), eyes)[:, DEFAULT] for images in (learn, ask))
+    c, d = (
+        _states(backbone, flip_horizontally(images), feature_adapter)[:, DEFAULT]
+        for images in (learn, ask)
+    )
     a, b = (a + c) / 2, (b + d) / 2
     _print("mean of the image and its mirror image", a, b)
     for replay in (64, 200, 512, 1000):

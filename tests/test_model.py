@@ -10,47 +10,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support import FAST, learned, make_task, tensors
 from torch import Tensor
 
-from remembering import learner, training
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.fusion import fuse
+from remembering.inference.prediction import choose
+from remembering.learning import algorithm as learner
+from remembering.learning import training
+from remembering.learning.fusion import fuse
 from remembering.model import RememberingTransformer
-from remembering.progress import Progress, Step
-from remembering.records import choose
-from remembering.tasks.task import Task
-
-FAST: dict[str, Any] = {
-    "epochs": 3,
-    "batch_size": 8,
-    "lr": 1e-2,
-    "router": RouterSettings(kind="subspace"),
-}
-
-
-def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransformer:
-    model = RememberingTransformer.from_backbone(backbone, **{**FAST, **changes})
-    for number in range(tasks):
-        model.learn(make_task(number, (f"a{number}", f"b{number}")))
-    return model
-
-
-def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
-    """Every number that a model keeps."""
-    result: dict[str, Tensor] = {}
-    for n, adapter in model.adapters.items():
-        result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
-        result |= {f"w{n}": model.heads[n].weight, f"c{n}": model.heads[n].bias}
-    for t, expert in model.router.experts.items():
-        result |= {f"expert {t} {key}": value for key, value in expert.items()}
-    result |= {f"memory {t}": memory.images for t, memory in model.memories.items()}
-    return {key: value.clone() for key, value in result.items()}
+from remembering.runtime.progress import Progress, Step
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +36,22 @@ def model(backbone: Backbone) -> RememberingTransformer:
 def test_predict_says_labels_probabilities_adapter_and_errors(
     model: RememberingTransformer,
 ) -> None:
-    said = model.predict(make_task(1, ("a1", "b1")).images)
-    assert len(said.labels) == 12
-    assert set(said.labels) <= set(model.classes)
-    assert said.probabilities.shape == (12, 6)
-    torch.testing.assert_close(said.probabilities.sum(1), torch.ones(12))
-    assert said.errors.shape == (12, 3)
-    assert said.adapters.tolist() == said.errors.argmin(1).tolist()
-    assert said.tasks == [f"task {i}" for i in said.adapters.tolist()]
-    for label, row in zip(said.labels, said.probabilities, strict=True):
-        assert said.classes[int(row.argmax())] == label
+    prediction = model.predict(make_task(1, ("a1", "b1")).images)
+    assert len(prediction.labels) == 12
+    assert set(prediction.labels) <= set(model.classes)
+    assert prediction.probabilities.shape == (12, 6)
+    torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(12))
+    assert prediction.errors.shape == (12, 3)
+    assert prediction.adapters.tolist() == prediction.errors.argmin(1).tolist()
+    assert prediction.tasks == [f"task {i}" for i in prediction.adapters.tolist()]
+    for label, row in zip(prediction.labels, prediction.probabilities, strict=True):
+        assert prediction.classes[int(row.argmax())] == label
 
 
 def test_only_the_chosen_adapters_classes_have_probability(model: RememberingTransformer) -> None:
-    said = model.predict(make_task(2).images)
-    for adapter, row in zip(said.adapters.tolist(), said.probabilities, strict=True):
-        known = [label in model.heads[adapter].classes for label in said.classes]
+    prediction = model.predict(make_task(2).images)
+    for adapter, row in zip(prediction.adapters.tolist(), prediction.probabilities, strict=True):
+        known = [label in model.heads[adapter].classes for label in prediction.classes]
         assert bool((row[~torch.tensor(known)] == 0).all())
 
 
@@ -97,8 +72,8 @@ def test_a_sample_is_answered_the_same_in_any_batch_and_order(
 
 def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
     images = torch.cat([make_task(i).images for i in (0, 2)])
-    said = model.predict(images, groups=["camera 1"] * 12 + ["camera 2"] * 12)
-    assert said.adapters.tolist() == [0] * 12 + [2] * 12
+    prediction = model.predict(images, groups=["camera 1"] * 12 + ["camera 2"] * 12)
+    assert prediction.adapters.tolist() == [0] * 12 + [2] * 12
     with pytest.raises(RememberingError, match="3 groups are given for 24 images"):
         model.predict(images, groups=[1, 2, 3])
     with pytest.raises(RememberingError, match="groups must be names or numbers"):
@@ -106,7 +81,7 @@ def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
     with pytest.raises(RememberingError, match="no images"):
         model.novelty([])
     with pytest.raises(RememberingError, match=r"unknown = 0\.05 must lie"):
-        model.predict(images, unknown="0.05")  # type: ignore[arg-type]
+        model.predict(images, false_alarm_rate="0.05")  # type: ignore[arg-type]
 
 
 def test_choose_takes_the_least_mean_error_of_each_group() -> None:
@@ -213,8 +188,8 @@ def test_the_frozen_head(checkpoints: dict[str, Any]) -> None:
     model = learned(backbone, 3, head="frozen", capacity=2, memory=6)
     assert model.footprint().heads == 0
     assert model.heads[2].columns.tolist() in ([0, 1, 4, 5], [2, 3, 4, 5])
-    said = model.predict(make_task(2).images)
-    torch.testing.assert_close(said.probabilities.sum(1), torch.ones(12))
+    prediction = model.predict(make_task(2).images)
+    torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(12))
     with pytest.raises(RememberingError, match="has 10 outputs and all are taken"):
         learned(backbone, 6, head="frozen")
 
@@ -231,16 +206,16 @@ def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
     assert not two.single_pass
     for model in (one, two):
         images = make_task(1).images
-        said = model.predict(images)
-        again = model.answer(images, said.adapters)
-        torch.testing.assert_close(said.probabilities, again)
+        prediction = model.predict(images)
+        again = model.answer(images, prediction.adapters)
+        torch.testing.assert_close(prediction.probabilities, again)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"router": RouterSettings(mirror=False)},
+        {"router": RouterSettings(flip=False)},
         {"first_layer": 1},
         {"first_layer": 2, "router": RouterSettings(layers=(1, 2))},
         {"router": RouterSettings(kind="subspace")},

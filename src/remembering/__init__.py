@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remembering.backbone import Backbone
+    from remembering.backbones.backbone import Backbone
     from remembering.config import RouterSettings, Settings
+    from remembering.data.task import Task
     from remembering.errors import RememberingError
+    from remembering.inference.prediction import Prediction
     from remembering.model import RememberingTransformer
-    from remembering.records import Prediction
-    from remembering.tasks.task import Task
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,13 +29,13 @@ __all__ = [
 
 # Looked up on first use: torch and transformers take seconds to import, `remember --help` must not.
 _HOMES = {
-    "Backbone": "backbone",
-    "Prediction": "records",
+    "Backbone": "backbones.backbone",
+    "Prediction": "inference.prediction",
     "RememberingError": "errors",
     "RememberingTransformer": "model",
     "RouterSettings": "config",
     "Settings": "config",
-    "Task": "tasks.task",
+    "Task": "data.task",
 }
 
 

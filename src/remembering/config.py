@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from remembering import typed
+from remembering import schema
 from remembering.errors import RememberingError
 
 Tokens = Literal["mean", "flat", "pooled"]
@@ -28,15 +28,15 @@ class RouterSettings:
     tokens: Tokens | None = None
     """mean: each token by its mean over the hidden dimension (the paper). flat: all tokens
     flattened. pooled: the CLS token and the mean of the others, normalised (gaussian)."""
-    eyes: int = 8
+    feature_rank: int = 8
     """Rank of the adapter through which deep states are read: trained on the first task, then kept
     as it is. 0 reads the frozen backbone."""
-    eyes_steps: int = 200
-    """Steps that eyes are trained for: enough for 1,000 images, harmless for 200."""
-    mirror: bool = True
+    feature_steps: int = 200
+    """Steps that feature_adapter are trained for: enough for 1,000 images, harmless for 200."""
+    flip: bool = True
     """Read the mirror image, too, and take the mean; not where routing costs no pass of its own."""
     replay: int = 0
-    """Feature vectors of each task that are kept to sharpen the boundaries between classes of
+    """Feature vectors of each task that are kept to fit_logit_correction the boundaries between classes of
     different tasks (gaussian); 0 keeps a few for calibration alone."""
     latent: int = 1
     """Width of the bottleneck."""
@@ -47,9 +47,9 @@ class RouterSettings:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
-        typed.check(self, "settings", "router")
-        _at_least("router.eyes", self.eyes, 0)
-        _at_least("router.eyes_steps", self.eyes_steps, 1)
+        schema.check(self, "settings", "router")
+        _at_least("router.feature_rank", self.feature_rank, 0)
+        _at_least("router.feature_steps", self.feature_steps, 1)
         _at_least("router.replay", self.replay, 0)
         _at_least("router.latent", self.latent, 1)
         _at_least("router.hidden", self.hidden, 0)
@@ -111,7 +111,7 @@ class Settings:
     router: RouterSettings = field(default_factory=RouterSettings)
 
     def __post_init__(self) -> None:
-        typed.check(self, "settings")
+        schema.check(self, "settings")
         _at_least("rank", self.rank, 1)
         _at_least("first_layer", self.first_layer, 0)
         _at_least("epochs", self.epochs, 1)

@@ -1,166 +1,30 @@
-"""Algorithm 1 of the paper, step by step.
-
-`learn` reads a model and a task and returns everything that the task adds; it changes nothing
-itself. The model takes it over in one go, so a task that fails half-way leaves no trace.
-"""
+"""How much must be kept, counted two ways."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import torch
-
-from remembering.adapters import Adapter
-from remembering.checkpoint import Checkpoint, training_key
-from remembering.encoding import BATCH, Prefix, encode_task
-from remembering.engine import current
-from remembering.errors import RememberingError
-from remembering.fusion import fuse
-from remembering.heads import Head
-from remembering.memory import Memory, herd, kept_images
-from remembering.progress import SILENT, Progress
-from remembering.routers import Expert
-from remembering.seeding import generator
-from remembering.tasks.task import Label, Task
-from remembering.training import Lesson, train
-
-if TYPE_CHECKING:
-    from remembering.model import RememberingTransformer
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What one task adds to a model."""
+class Footprint:
+    """Parameters and bytes that a model keeps beside its frozen backbone.
 
-    expert: Expert
-    adapter: Adapter
-    head: Head
-    memory: Memory | None
-    absorbed: int | None
-    """The old adapter that the new one replaces, if the capacity was reached."""
-    eyes: Adapter | None
-    """The adapter through which the router sees, from the first task on."""
+    `adapters` alone is the paper's number: 4 · L · 2D · r for each. `total_parameters` is
+    everything that is needed to answer; replay images are bytes and are counted apart. `bytes` is
+    all of it as it is stored: numbers of two, four or eight bytes, and replay images.
+    """
 
+    adapters: int
+    heads: int
+    routers: int
+    replay_bytes: int
+    bytes: int
 
-def learn(
-    model: RememberingTransformer,
-    task: Task,
-    progress: Progress = SILENT,
-    checkpoint: Checkpoint | None = None,
-) -> Learned:
-    """Learn one task (Algorithm 1, the body of its loop)."""
-    task.check_learnable()
-    settings, backbone, router = model.settings, model.backbone, model.router
-    engine, number = current(), model.next_number
-    rng = generator(settings.seed, "task", number)
+    @property
+    def total_parameters(self) -> int:
+        """Adapters, heads and routers."""
+        return self.adapters + self.heads + self.routers
 
-    # Before the router's features are fixed, the backbone is adapted to the images once.
-    eyes = model.eyes
-    if eyes is None and model.wants_eyes:
-        eyes = _open_eyes(model, task, progress, checkpoint)
-
-    keep = settings.augment == "none"  # else no two epochs have the same tokens
-    with progress.track(f"reading {task.name}", len(task)) as step:
-        encoded = encode_task(
-            backbone, router, eyes, settings.first_layer, task.images, step, keep, engine
-        )
-
-    # Lines 2-5: a generative model of this task. All start from the same weights: what training
-    # leaves undone is then alike for all, and cancels when their errors are compared.
-    expert = router.fit(encoded.features, task.targets, generator(settings.seed, "router"), engine)
-    engine.align(list(expert.values()))
-    if not all(value.isfinite().all() for value in expert.values()):
-        raise RememberingError(
-            f"the generative model of task '{task.name}' diverged; nothing was changed; try a "
-            f"lower router.lr than {settings.router.lr}, or a lower lr than {settings.lr}"
-        )
-
-    # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
-    memory = None
-    if settings.capacity is not None:
-        latents = router.encode(encoded.features, expert)
-        chosen = herd(latents, task.targets, settings.memory, engine)
-        labels = tuple(task.labels[i] for i in chosen.tolist())
-        memory = Memory(kept_images(backbone, task.images, chosen), labels)
-    # Features that are many lie on the CPU, and so does what was made of them.
-    expert = {key: value.to(backbone.device) for key, value in expert.items()}
-
-    full = settings.capacity is not None and len(model.adapters) >= settings.capacity
-    if not full:
-        # Lines 21-23: a new adapter for this task alone.
-        adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
-        head = _new_head(model, task.classes)
-        seen = [encoded.features, task.targets]
-        key = engine.on_main(lambda: training_key(settings, number, seen))
-        lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
-        adapter, head = train(
-            backbone, adapter, head, lesson, settings, None, progress, checkpoint, engine=engine
-        )
-        return Learned(expert, adapter, head, memory, None, eyes)
-
-    # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
-    scores = torch.stack([router.score(part).sum(0) for part in encoded.chunks()]).sum(0)
-    nearest = int(engine.total(scores).argmin())
-    absorbed = model.tasks[nearest].adapter
-
-    # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
-    served = [record for record in model.tasks if record.adapter == absorbed]
-    old_adapter, old_head = model.adapters[absorbed], model.heads[absorbed]
-    memories = [model.memories[record.number] for record in served]
-    head = _extended_head(model, old_head, task.classes)
-    past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
-    seen = [encoded.features, task.targets, *past]
-    key = engine.on_main(lambda: training_key(settings, number, seen))
-    lesson = Lesson(encoded.prefix, head.targets(task.labels), task.name, number, key)
-    adapter, head = fuse(
-        backbone,
-        old_adapter,
-        old_head,
-        head,
-        lesson,
-        memories,
-        settings,
-        progress,
-        checkpoint,
-        engine,
-    )
-    # Line 19, Gate(e*) <- t, is the model's when it takes this over.
-    return Learned(expert, adapter, head, memory, absorbed, eyes)
-
-
-def _open_eyes(
-    model: RememberingTransformer, task: Task, progress: Progress, checkpoint: Checkpoint | None
-) -> Adapter:
-    """An adapter that tells the first task's classes apart; its head is thrown away."""
-    settings, backbone, engine = model.settings, model.backbone, current()
-    per_epoch = math.ceil(len(task) / settings.batch_size)
-    settings = replace(settings, epochs=math.ceil(settings.router.eyes_steps / per_epoch))
-    rng = generator(settings.seed, "eyes")
-    eyes = Adapter.new(backbone, settings.router.eyes, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
-    prefix = Prefix(backbone, task.images, settings.first_layer)
-    if settings.augment == "none":
-        prefix = prefix.keep(engine)
-    some = torch.arange(0, len(task), math.ceil(len(task) / BATCH))
-    key = training_key(settings, model.next_number, [prefix[some], task.targets])
-    lesson = Lesson(prefix, task.targets, f"to see, from {task.name}", model.next_number, key)
-    checkpoint = checkpoint.of("eyes") if checkpoint else None
-    eyes, _ = train(
-        backbone, eyes, head, lesson, settings, None, progress, checkpoint, engine=engine
-    )
-    return eyes
-
-
-def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:
-    if model.settings.head == "linear":
-        return Head.linear(classes, model.backbone)
-    return Head.frozen(classes, model.frozen_columns(classes), model.backbone)
-
-
-def _extended_head(model: RememberingTransformer, old: Head, classes: tuple[Label, ...]) -> Head:
-    if old.trained:
-        return old.extended(classes)
-    both = tuple(dict.fromkeys([*old.classes, *classes]))
-    return Head.frozen(both, model.frozen_columns(both), model.backbone)
+    def as_dict(self) -> dict[str, int]:
+        """For results.json."""
+        return {**asdict(self), "total_parameters": self.total_parameters}

@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from remembering.adapters import Adapter
-from remembering.answering import Columns, combine
-from remembering.backbone import BUNDLED, Backbone
-from remembering.bank import AdapterBank
-from remembering.checkpoint import Checkpoint
+from remembering.adapters.bank import AdapterBank
+from remembering.adapters.heads import Head, Heads
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.config import Settings
-from remembering.encoding import Prefix, batches, encode
-from remembering.engine import ALONE, Engine
+from remembering.data.images import ImageSequence, as_images
+from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
-from remembering.evaluation.footprint import Footprint
-from remembering.heads import Head, Heads
-from remembering.heap import give_back
-from remembering.images import ImageSequence, as_images
-from remembering.learner import Learned, learn
-from remembering.memory import Memory
-from remembering.observing import Observed, Observer
-from remembering.progress import SILENT, Progress
-from remembering.records import Forgotten, Prediction, TaskRecord, choose
-from remembering.routers import Router, make_router
-from remembering.tasks.task import Label, Task
-from remembering.training import logits
+from remembering.inference.combine import Columns, combine
+from remembering.inference.encoding import TokenCache, batches, encode
+from remembering.inference.prediction import Forgotten, Prediction, TaskRecord, choose
+from remembering.learner import Footprint
+from remembering.learning.algorithm import Learned, learn
+from remembering.learning.checkpoint import Checkpoint
+from remembering.learning.observe import Observed, Observer
+from remembering.learning.replay import Memory
+from remembering.learning.training import logits
+from remembering.routing import Router, make_router
+from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
+from remembering.runtime.malloc import trim_malloc
+from remembering.runtime.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from remembering.manifest import Manifest
-    from remembering.parts import Part
+    from remembering.storage.artifacts import Part
+    from remembering.storage.manifest import Manifest
 
 
 class RememberingTransformer:
@@ -67,7 +67,7 @@ class RememberingTransformer:
         self.backbone = backbone
         self.settings = settings
         self.router: Router = make_router(settings.router)
-        self.eyes: Adapter | None = None
+        self.feature_adapter: Adapter | None = None
         self.adapters = AdapterBank()
         self.heads: dict[int, Head] = {}
         self.memories: dict[int, Memory] = {}
@@ -124,12 +124,12 @@ class RememberingTransformer:
         depth, router = self.backbone.depth, self.settings.router
         if self.single_pass:
             return depth
-        return (2 if router.mirror else 1) * router.layers[-1] + depth - self.settings.first_layer
+        return (2 if router.flip else 1) * router.layers[-1] + depth - self.settings.first_layer
 
     @property
-    def wants_eyes(self) -> bool:
+    def needs_feature_adapter(self) -> bool:
         """Whether the router reads states that an adapter can change."""
-        return self.settings.router.eyes > 0 and not self.single_pass
+        return self.settings.router.feature_rank > 0 and not self.single_pass
 
     def learn(
         self, task: Task, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
@@ -150,7 +150,7 @@ class RememberingTransformer:
                 f"knows {type(known[0]).__name__} labels; use one kind"
             )
         record = self._take_over(task, learn(self, task, progress, checkpoint))
-        give_back()
+        trim_malloc()
         return record
 
     def _take_over(self, task: Task, learned: Learned) -> TaskRecord:
@@ -168,7 +168,7 @@ class RememberingTransformer:
             del self.adapters[learned.absorbed], self.heads[learned.absorbed]
         self.adapters[number] = learned.adapter
         self.heads[number] = learned.head
-        self.eyes = learned.eyes
+        self.feature_adapter = learned.feature_adapter
         self.tasks.append(record)
         self.next_number = number + 1
         self._gate = self._heads = self._columns = None
@@ -184,7 +184,7 @@ class RememberingTransformer:
         """Take in a batch of a stream that has no task boundaries.
 
         What belongs to a task already learned is recognised. What is new waits until the stream
-        has moved on, and is then learned as a task; `settle` learns it at once.
+        has moved on, and is then learned as a task; `flush` learns it at once.
 
         Args:
             images: as for `predict`.
@@ -193,20 +193,20 @@ class RememberingTransformer:
         """
         return self._observer.observe(images, labels, refine, progress)
 
-    def settle(self, progress: Progress = SILENT, discard: bool = False) -> list[TaskRecord]:
+    def flush(self, progress: Progress = SILENT, discard: bool = False) -> list[TaskRecord]:
         """Learn what was observed and still waits.
 
         Args:
             progress: who is told.
             discard: let go what cannot be learned, such as a label of which there is one image.
         """
-        return self._observer.settle(discard, progress)
+        return self._observer.flush(discard, progress)
 
     def forget(self, name: str) -> Forgotten:
         """Remove a task: its generative model, its replay images, and its adapter unless shared.
 
         The other tasks answer as before. What is shared stays while another task needs it: an
-        adapter that serves several, the eyes of the router, and the covariance of its Gaussians.
+        adapter that serves several, the feature_adapter of the router, and the covariance of its Gaussians.
         """
         record = next((record for record in self.tasks if record.name == name), None)
         if record is None:
@@ -219,7 +219,7 @@ class RememberingTransformer:
         if not shared:
             del self.adapters[record.adapter], self.heads[record.adapter]
         if not self.tasks:
-            self.eyes = None
+            self.feature_adapter = None
             self.router.restore({}, {})
         self._gate = self._heads = self._columns = None
         return Forgotten(record, tuple(shared), len(memory.labels) if memory else 0)
@@ -247,10 +247,10 @@ class RememberingTransformer:
         sequence = _some(images)
         if groups is not None:
             features = self.router_features(sequence, progress)
-            errors, logits = self.router.opinion(features)
+            errors, logits = self.router.scores_and_logits(features)
             tasks = choose(errors, groups)
             answers = self.answer(sequence, self.gate(tasks), progress)
-            answers = self.combine(answers, logits, self.gate(tasks), certain=True)
+            answers = self.combine(answers, logits, self.gate(tasks), hard_routing=True)
             p = self.router.novelty(features).cpu() if unknown else None
             return self._prediction(answers, errors, tasks, p, unknown)
         parts = []
@@ -282,11 +282,14 @@ class RememberingTransformer:
         return self.router.score(self.router_features(images, progress)).cpu()
 
     def router_features(
-        self, images: ImageSequence, progress: Progress = SILENT, engine: Engine = ALONE
+        self,
+        images: ImageSequence,
+        progress: Progress = SILENT,
+        distributed: Distributed = SINGLE_PROCESS,
     ) -> Tensor:
         """What generative models see of images; does not depend on what is learned.
 
-        The processes of an `engine` compute a share each; all of them must call this.
+        The processes of an `distributed` compute a share each; all of them must call this.
         """
         with progress.track("routing", len(images)) as step:
 
@@ -295,29 +298,29 @@ class RememberingTransformer:
                 step(len(index))
                 return features
 
-            return engine.rows(batches(len(images)), see)
+            return distributed.rows(batches(len(images)), see)
 
     def answer(
         self, images: ImageSequence, adapters: Tensor, progress: Progress = SILENT
     ) -> Tensor:
         """Class probabilities (n, classes) of images under given adapters, mixed in each batch."""
         parts = []
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
         with progress.track("answering", len(images)) as step:
             for index in batches(len(images)):
-                parts.append(self._finish(prefix[index], adapters[index]))
+                parts.append(self._finish(token_cache[index], adapters[index]))
                 step(len(index))
         return torch.cat(parts)
 
     @property
     def combination(self) -> str:
         """Whose opinions make an answer."""
-        if self.router.knows_classes:
+        if self.router.is_class_conditional:
             return "chosen adapter times router, among the adapter's classes"
         return "chosen adapter"
 
     def combine(
-        self, answers: Tensor, logits: Tensor | None, adapters: Tensor, certain: bool
+        self, answers: Tensor, logits: Tensor | None, adapters: Tensor, hard_routing: bool
     ) -> Tensor:
         """What the chosen adapters answer, and the router's class logits if it has any."""
         if logits is None:
@@ -325,19 +328,21 @@ class RememberingTransformer:
         if self._columns is None:
             tasks = [(record.adapter, record.classes) for record in self.tasks]
             self._columns = Columns.of(tasks, self.classes)
-        return combine(answers, logits, self._columns, adapters, certain)
+        return combine(answers, logits, self._columns, adapters, hard_routing)
 
     @torch.inference_mode()
-    def adapter_logits(self, images: ImageSequence, adapter: int, engine: Engine = ALONE) -> Tensor:
+    def adapter_logits(
+        self, images: ImageSequence, adapter: int, distributed: Distributed = SINGLE_PROCESS
+    ) -> Tensor:
         """What one adapter says of images: (n, its classes), before any softmax.
 
-        The processes of an `engine` compute a share each; all of them must call this.
+        The processes of an `distributed` compute a share each; all of them must call this.
         """
         head = self.heads[adapter]
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
-        said = engine.rows(
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
+        said = distributed.rows(
             batches(len(images)),
-            lambda index: logits(self.backbone, self.adapters[adapter], head, prefix[index]),
+            lambda index: logits(self.backbone, self.adapters[adapter], head, token_cache[index]),
         )
         return said[:, head.columns].cpu()
 
@@ -357,14 +362,14 @@ class RememberingTransformer:
         adapters = self.adapters.parameters
         heads = sum(head.parameters for head in self.heads.values())
         columns = sum(head.columns.nbytes for head in self.heads.values())
-        eyes = self.eyes.parameters if self.eyes else 0
+        feature_adapter = self.feature_adapter.parameters if self.feature_adapter else 0
         replay = sum(memory.bytes for memory in self.memories.values())
         return Footprint(
             adapters=adapters,
             heads=heads,
-            routers=self.router.parameters + eyes,
+            routers=self.router.parameters + feature_adapter,
             replay_bytes=replay,
-            bytes=4 * (adapters + heads + eyes) + columns + self.router.bytes + replay,
+            bytes=4 * (adapters + heads + feature_adapter) + columns + self.router.bytes + replay,
         )
 
     def save(self, folder: str | Path) -> None:
@@ -372,9 +377,9 @@ class RememberingTransformer:
         if self._observer.waiting:
             raise RememberingError(
                 f"{self._observer.waiting} observed images wait to be learned and cannot be saved; "
-                "call settle first, with discard=True if they cannot be learned"
+                "call flush first, with discard=True if they cannot be learned"
             )
-        from remembering.store import save
+        from remembering.storage.store import save
 
         save(self, Path(folder))
 
@@ -384,7 +389,7 @@ class RememberingTransformer:
         folder: str | Path,
         backbone: str | Path | None = None,
         intact_only: bool = False,
-        adapter_memory: int | None = None,
+        cache_bytes: int | None = None,
     ) -> RememberingTransformer:
         """Read a model that was saved, while others may be writing to the folder.
 
@@ -392,12 +397,12 @@ class RememberingTransformer:
             folder: what `save` was given.
             backbone: where the model's backbone is now, if it moved.
             intact_only: leave out the tasks whose files are damaged, instead of refusing.
-            adapter_memory: at most so many bytes of adapters stay in memory between batches; the
+            cache_bytes: at most so many bytes of adapters stay in memory between batches; the
                 others are read when they are needed, with the same answers. No limit unless given.
         """
-        from remembering.store import load
+        from remembering.storage.store import load
 
-        return load(Path(folder), backbone, intact_only, adapter_memory)
+        return load(Path(folder), backbone, intact_only, cache_bytes)
 
     def _require_tasks(self) -> None:
         if not self.tasks:
@@ -409,15 +414,17 @@ class RememberingTransformer:
         return self._heads
 
     def _encode(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
-        return encode(self.backbone, self.router, self.eyes, self.settings.first_layer, images)
+        return encode(
+            self.backbone, self.router, self.feature_adapter, self.settings.first_layer, images
+        )
 
     def _predict_batch(
         self, images: Tensor | list[Tensor], novelty: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         features, tokens = self._encode(images)
-        errors, logits = self.router.opinion(features)
+        errors, logits = self.router.scores_and_logits(features)
         adapters = self.gate(errors.argmin(1))
-        answers = self.combine(self._finish(tokens, adapters), logits, adapters, certain=False)
+        answers = self.combine(self._finish(tokens, adapters), logits, adapters, hard_routing=False)
         p = self.router.novelty(features).cpu() if novelty else errors.new_empty(0)
         return answers, errors, p
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import Baseline
 
 from .example import on_digits, taught

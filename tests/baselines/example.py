@@ -6,13 +6,13 @@ from functools import cache
 
 import torch
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.base import accuracy
 from remembering.config import Settings
-from remembering.tasks.sources import load
-from remembering.tasks.split import split
-from remembering.tasks.stream import limit
+from remembering.data.sources import load
+from remembering.data.streams.split import split
+from remembering.data.streams.stream import limit
 
 SETTINGS = Settings(epochs=2, batch_size=16, lr=3e-3, rank=2)
 DIGITS = split(limit(load("digits"), 24, 16, seed=0), 5, seed=0).tasks
@@ -57,5 +57,5 @@ def _reached(name: str, backbone: Backbone, options: tuple[tuple[str, float], ..
 
 
 def same(one: Baseline, other: Baseline) -> bool:
-    a, b = one.everything(), other.everything()
+    a, b = one.state_dict(), other.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

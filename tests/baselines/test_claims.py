@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 
 from .example import on_digits, taught

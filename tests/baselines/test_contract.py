@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_task
+from support import make_task
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, LEFT_OUT, Baseline
 from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
+from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.report.published import TABLE_1
-from remembering.tasks.task import Task
 
 from .example import DIGITS, SETTINGS, STREAM, made, same, taught
 
@@ -49,7 +49,7 @@ class TestContract:
         learner.save(path)
         again = type(learner).load(path, backbone)
         assert same(again, learner)
-        assert (again.classes, again.notes) == (learner.classes, learner.notes)
+        assert (again.classes, again.extra_state) == (learner.classes, learner.extra_state)
         assert (again.options, again.settings) == (learner.options, learner.settings)
         for data in STREAM:
             assert again.predict(data.test.images) == learner.predict(data.test.images)
@@ -73,7 +73,7 @@ class TestContract:
         assert torch.equal(loaded.scores(images), learner.scores(images))
 
     def test_counts_what_it_keeps(self, learner: Baseline) -> None:
-        tensors = learner.everything().values()
+        tensors = learner.state_dict().values()
         footprint = learner.footprint()
         assert footprint.bytes == sum(t.numel() * t.element_size() for t in tensors) > 0
         assert footprint.parameters == sum(
@@ -121,30 +121,30 @@ class TestContract:
         assert accuracy(learner.predict(both), test.labels * 2) > 0.6
 
     def test_refuses_a_task_that_cannot_be_learned(self, learner: Baseline) -> None:
-        before, classes = dict(learner.everything()), learner.classes
+        before, classes = dict(learner.state_dict()), learner.classes
         with pytest.raises(RememberingError, match="only the class"):
             learner.learn(make_task(3, (8,)))
         with pytest.raises(RememberingError, match="use one kind"):
             learner.learn(make_task(3, ("x", "y")))
         assert learner.classes == classes
-        assert all(torch.equal(learner.everything()[key], before[key]) for key in before)
+        assert all(torch.equal(learner.state_dict()[key], before[key]) for key in before)
 
     def test_a_task_that_fails_leaves_no_trace(
         self, learner: Baseline, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        before, classes = dict(learner.everything()), learner.classes
+        before, classes = dict(learner.state_dict()), learner.classes
 
         def fail(*_: object) -> None:
             learner.tensors = {}
-            learner.notes["half"] = True
+            learner.extra_state["half"] = True
             raise ZeroDivisionError
 
         monkeypatch.setattr(learner, "learn_task", fail)
         with pytest.raises(ZeroDivisionError):
             learner.learn(DIGITS[2].train)
         assert (learner.classes, learner.learned) == (classes, 2)
-        assert all(torch.equal(learner.everything()[key], before[key]) for key in before)
-        assert "half" not in learner.notes
+        assert all(torch.equal(learner.state_dict()[key], before[key]) for key in before)
+        assert "half" not in learner.extra_state
 
     def test_asks_for_a_task_first(self, name: str, backbone: Backbone) -> None:
         with pytest.raises(RememberingError, match="learned no task"):

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_task
+from support import make_task
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.exemplars import Exemplars
 from remembering.config import Settings
+from remembering.data.images import ImageList
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.images import ImageList
-from remembering.memory import image_bytes, kept_images
-from remembering.tasks.task import Task
+from remembering.learning.replay import image_bytes, kept_images
 
 
 @pytest.fixture(scope="module")

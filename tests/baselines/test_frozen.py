@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.bir import Network
 from remembering.baselines.features import FeatureCache, frozen_features
-from remembering.tasks.task import Task
+from remembering.data.task import Task
 
 from .example import SETTINGS, STREAM, made, taught
 

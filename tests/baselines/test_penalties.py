@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.muc import MUC
 from remembering.baselines.rotations import Rotated
-from remembering.encoding import Prefix
+from remembering.inference.encoding import TokenCache
 
 from .example import SETTINGS, STREAM, made, taught
 
@@ -61,7 +61,7 @@ def test_side_classifiers_agree_on_their_task_alone(backbone: Backbone) -> None:
     learner.learn(data)
     weight, bias = learner.tensors["sides.weight"], learner.tensors["sides.bias"]
     turned = Rotated(backbone, data.images)
-    features = learner.features(Prefix(backbone, turned, 0), len(turned))
-    said = (features @ weight.mT + bias[:, None]).softmax(2)
-    spread = (said.amax(0) - said.amin(0)).amax(1)
+    features = learner.features(TokenCache(backbone, turned, 0), len(turned))
+    prediction = (features @ weight.mT + bias[:, None]).softmax(2)
+    spread = (prediction.amax(0) - prediction.amin(0)).amax(1)
     assert spread[: len(data)].mean() < 0.5 * spread[len(data) :].mean()

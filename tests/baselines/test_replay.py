@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import make_task
+from support import make_task
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.fetril import translated
 from remembering.baselines.icarl import herded
@@ -17,7 +17,7 @@ from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.ssre import merged
 from remembering.errors import RememberingError
-from remembering.training import Batch, adapted
+from remembering.learning.training import Batch, adapted
 
 from .example import SETTINGS, STREAM, made, taught
 
@@ -50,7 +50,7 @@ def test_der_keeps_a_fair_sample(backbone: Backbone) -> None:
     assert 20 <= int(first.sum()) <= 40
     assert torch.equal(known, torch.where(first, 2, 4))
     assert not bool(learner.tensors["buffer.answers"][first, 2:].any())
-    assert learner.notes["seen"] == 192
+    assert learner.extra_state["seen"] == 192
 
 
 def test_mnemonics_teach_a_head_better_than_the_images_they_were(backbone: Backbone) -> None:
@@ -63,7 +63,7 @@ def test_mnemonics_teach_a_head_better_than_the_images_they_were(backbone: Backb
         assert isinstance(images, torch.Tensor)
         assert images.dtype == torch.uint8
         lessons, asked = (
-            learner.features(learner.prefix(x), len(x)) for x in (images, data.images)
+            learner.features(learner.token_cache(x), len(x)) for x in (images, data.images)
         )
         weight, bias = learner.head.weight.clone().requires_grad_(), learner.head.bias
         one_hot = torch.nn.functional.one_hot
@@ -134,18 +134,20 @@ def test_ssre_merges_branches_exactly(backbone: Backbone) -> None:
 
 
 def test_augmented_images_are_compared_with_themselves(backbone: Backbone) -> None:
-    """What was said before a task is said of what is shown, not of the images as they are."""
+    """What was prediction before a task is prediction of what is shown, not of the images as they are."""
     settings = replace(SETTINGS, augment="flip")
     learner = LwF(backbone, settings)
     learner.learn(STREAM[0].train)
     task = STREAM[1].train
     head = learner.head.extended(task.classes)
-    lesson, index = learner.lesson(task, head), torch.arange(16)
-    kept = learner.outputs(lesson.prefix, len(lesson))
-    tokens = lesson.tokens(index, settings, epoch=0)
+    training_set, index = learner.training_set(task, head), torch.arange(16)
+    kept = learner.outputs(training_set.token_cache, len(training_set))
+    tokens = training_set.tokens(index, settings, epoch=0)
     now = adapted(backbone, learner.adapter, tokens)
     features, outputs = backbone.pool(now), head.logits(backbone, now)
-    batch = Batch(learner.adapter, head, index, tokens, features, outputs, lesson.targets[index], 0)
+    batch = Batch(
+        learner.adapter, head, index, tokens, features, outputs, training_set.targets[index], 0
+    )
     before = learner.outputs_before(batch, kept)
     torch.testing.assert_close(before, outputs[:, : before.shape[1]])
     assert not torch.allclose(before, kept[index], atol=1e-3)

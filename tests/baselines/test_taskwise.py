@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.baselines.clom import CLOM
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.rotations import Rotated
 from remembering.baselines.supsup import SupSup
-from remembering.encoding import Prefix
-from remembering.tasks.task import Task
-from remembering.training import adapted
+from remembering.data.task import Task
+from remembering.inference.encoding import TokenCache
+from remembering.learning.training import adapted
 
 from .example import DIGITS, SETTINGS, STREAM
 
@@ -66,7 +66,7 @@ def test_one_row_stands_for_all_superfluous_outputs_of_supsup(g: int, backbone: 
     learner = SupSup(backbone, SETTINGS, outputs=7, g=g)
     for data in (STREAM[0], DIGITS[2]):
         learner.learn(data.train)
-    tokens = Prefix(backbone, STREAM[0].test.images, 0)[torch.arange(8)]
+    tokens = TokenCache(backbone, STREAM[0].test.images, 0)[torch.arange(8)]
     chosen = learner.choose(tokens)
     adapters, heads = ([part(t) for t in (0, 1)] for part in (learner.adapter, learner.head))
     rows = torch.tensor([0, 1, 2, 2, 2, 2, 2])
@@ -102,6 +102,6 @@ def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
     data = STREAM[0]
     learner.learn(data.train)
     turned = Rotated(backbone, data.test.images)
-    said = learner.said(0, Prefix(backbone, turned, 0)[torch.arange(len(turned))])
+    prediction = learner.prediction(0, TokenCache(backbone, turned, 0)[torch.arange(len(turned))])
     wanted = torch.arange(len(turned)) // len(data.test)
-    assert float((said.argmax(1) // 2 == wanted).float().mean()) > 0.6
+    assert float((prediction.argmax(1) // 2 == wanted).float().mean()) > 0.6

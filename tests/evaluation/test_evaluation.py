@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_task
 from hypothesis import given
 from hypothesis import strategies as st
-from test_model import FAST
+from support import FAST, make_task
 
-from remembering.backbone import Backbone
+from remembering.backbones.backbone import Backbone
+from remembering.data.streams.stream import TaskData
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import forgetting
 from remembering.evaluation.protocols import Evaluator, groups
 from remembering.model import RememberingTransformer
-from remembering.tasks.stream import TaskData
 
 UNITS = ("sample", "group_5", "task")
 
@@ -69,13 +68,13 @@ def test_scores_agree_with_predict(backbone: Backbone) -> None:
     score = Evaluator(UNITS).score(model, stream)
     for j, data in enumerate(stream):
         for unit in UNITS:
-            said = model.predict(data.test.images, groups(unit, len(data.test)).tolist())
-            right = [a == b for a, b in zip(said.labels, data.test.labels, strict=True)]
+            prediction = model.predict(data.test.images, groups(unit, len(data.test)).tolist())
+            right = [a == b for a, b in zip(prediction.labels, data.test.labels, strict=True)]
             assert score.tasks[j].accuracy[unit] == pytest.approx(sum(right) / len(right))
-            chosen = [name == data.train.name for name in said.tasks]
+            chosen = [name == data.train.name for name in prediction.tasks]
             assert score.tasks[j].routing_accuracy[unit] == pytest.approx(sum(chosen) / len(chosen))
         torch.testing.assert_close(
-            torch.tensor(score.tasks[j].errors, dtype=torch.float64), said.errors.mean(0)
+            torch.tensor(score.tasks[j].errors, dtype=torch.float64), prediction.errors.mean(0)
         )
 
 
@@ -85,9 +84,9 @@ def test_only_new_pairs_are_run(backbone: Backbone, monkeypatch: pytest.MonkeyPa
     asked: list[int] = []
     real = RememberingTransformer.adapter_logits
 
-    def counted(self: Any, images: Any, adapter: int, engine: Any) -> Any:
+    def counted(self: Any, images: Any, adapter: int, distributed: Any) -> Any:
         asked.append(adapter)
-        return real(self, images, adapter, engine)
+        return real(self, images, adapter, distributed)
 
     monkeypatch.setattr(RememberingTransformer, "adapter_logits", counted)
     evaluator = Evaluator(UNITS)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
+from remembering.cli.terminal import show
 from remembering.errors import RememberingError
 from remembering.report.comparison import (
     comparison_table,
@@ -20,7 +21,6 @@ from remembering.report.comparison import (
 from remembering.report.comparison_plots import cost_chart, method_curves
 from remembering.report.markdown import results_markdown
 from remembering.report.page import write_report
-from remembering.terminal import show
 
 from .example import make_results, write_run
 from .test_page import HOSTILE, Document

@@ -1,6 +1,6 @@
 """The contract of every rival: learn a task, predict images, say what is kept, save and load.
 
-Whatever a method remembers lies in `tensors`, by name, and in `notes`, which JSON can write. From
+Whatever a method remembers lies in `tensors`, by name, and in `extra_state`, which JSON can write. From
 those two the base class counts the footprint, saves, loads, and takes back a task that failed.
 """
 
@@ -20,21 +20,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from remembering import typed
-from remembering.adapters import Adapter
-from remembering.backbone import Backbone
+from remembering import schema
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
 from remembering.baselines.features import FeatureCache, frozen_features
-from remembering.checkpoint import digest
 from remembering.config import Settings
-from remembering.encoding import Prefix, batches
+from remembering.data.images import ImageSequence, as_images
+from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
-from remembering.files import write_atomic
-from remembering.heads import Head
-from remembering.images import ImageSequence, as_images
-from remembering.progress import SILENT, Progress
-from remembering.seeding import generator
-from remembering.tasks.task import Label, Task
-from remembering.training import Batch, Lesson, Rules, adapted, logits, train
+from remembering.inference.encoding import TokenCache, batches
+from remembering.learning.checkpoint import digest
+from remembering.learning.training import Batch, Callback, TrainingSet, adapted, logits, train
+from remembering.runtime.files import write_atomic
+from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.seeding import generator
 
 VERSION = 2
 
@@ -110,7 +110,7 @@ class Baseline(ABC):
         self.classes: tuple[Label, ...] = ()
         self.learned = 0
         self.tensors: dict[str, Tensor] = {}
-        self.notes: dict[str, Any] = {}
+        self.extra_state: dict[str, Any] = {}
         self.set_up()
 
     def set_up(self) -> None:  # noqa: B027 (most have nothing before their first task)
@@ -137,12 +137,12 @@ class Baseline(ABC):
                 f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the tasks "
                 f"before it have {type(self.classes[0]).__name__} labels; use one kind"
             )
-        before = self.classes, dict(self.tensors), copy.deepcopy(self.notes)
+        before = self.classes, dict(self.tensors), copy.deepcopy(self.extra_state)
         self.classes = tuple(dict.fromkeys([*self.classes, *task.classes]))
         try:
             self.learn_task(task, progress)
         except BaseException:
-            self.classes, self.tensors, self.notes = before
+            self.classes, self.tensors, self.extra_state = before
             raise
         self.learned += 1
 
@@ -169,7 +169,7 @@ class Baseline(ABC):
         makers = [f"{who} {digest(tensors)}" for tensors in parts]
         return self.cache.made(self.backbone, makers, images, make)
 
-    def settle(self) -> None:  # noqa: B027 (most put off nothing)
+    def finalize(self) -> None:  # noqa: B027 (most put off nothing)
         """Do now what was put off until the first answer."""
 
     def targets(self, labels: Sequence[Label]) -> Tensor:
@@ -177,29 +177,29 @@ class Baseline(ABC):
         position = {label: i for i, label in enumerate(self.classes)}
         return torch.tensor([position[label] for label in labels])
 
-    def everything(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """All tensors that must be kept to go on learning and to answer."""
         return self.tensors
 
     def footprint(self) -> Kept:
         """What is kept beside the frozen backbone, counted."""
-        return Kept.of(self.everything())
+        return Kept.of(self.state_dict())
 
     def save(self, path: Path) -> None:
         """Write one safetensors file, atomically."""
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
-            for name, tensor in sorted(self.everything().items())
+            for name, tensor in sorted(self.state_dict().items())
         }
         meta = {
             "version": VERSION,
             "method": self.name,
             "options": self.options,
-            "settings": typed.write(self.settings),
+            "settings": schema.write(self.settings),
             "backbone": self.backbone.fingerprint(),
             "classes": self.classes,
             "learned": self.learned,
-            "notes": self.notes,
+            "extra_state": self.extra_state,
             "sha256": digest(tensors.values()),
         }
         write_atomic(path, save(tensors, metadata={"remembering": json.dumps(meta)}))
@@ -217,20 +217,20 @@ class Baseline(ABC):
                 raise ValueError(f"it holds {meta['method']}, version {meta['version']}")
             if meta["backbone"] != backbone.fingerprint():
                 raise ValueError("it was learned on another backbone")
-            settings = typed.read(Settings, meta["settings"], str(path))
+            settings = schema.read(Settings, meta["settings"], str(path))
             learner = cls(backbone, settings, cache, **meta["options"])
             learner.classes = tuple(meta["classes"])
             learner.learned = meta["learned"]
-            learner.notes = meta["notes"]
+            learner.extra_state = meta["extra_state"]
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RememberingError(f"{path} cannot be used ({error})") from error
         # Copies, aligned as torch's own: how a product is rounded depends on where tensors lie.
         device = backbone.device
-        learner.restore({name: value.clone().to(device) for name, value in tensors.items()})
+        learner.load_state_dict({name: value.clone().to(device) for name, value in tensors.items()})
         return learner
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `everything` gave when it was saved."""
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` gave when it was saved."""
         self.tensors = tensors
 
 
@@ -266,28 +266,28 @@ class FrozenFeatures(Baseline):
         return self.cache.features(self.backbone, images, depth)
 
 
-class SingleAdapter(Baseline, Rules):
+class SingleAdapter(Baseline, Callback):
     """What methods share that train one adapter and one head over all classes seen.
 
     A method changes the loss (`loss`), the gradients (`gradients`) or looks at each step
-    (`stepped`), as `training.Rules` says; `begin` and `end` come before and after the training of
-    a task, and `lesson` says what is trained on.
+    (`on_step_end`), as `training.Callback` says; `begin` and `end` come before and after the training of
+    a task, and `training_set` says what is trained on.
     """
 
     def set_up(self) -> None:
         self.start_anew()
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
         """Before a task is trained; `adapter` and `head` are the old ones."""
 
-    def end(self, task: Task, lesson: Lesson) -> None:
+    def end(self, task: Task, training_set: TrainingSet) -> None:
         """After a task is trained; `adapter` and `head` are the new ones."""
 
-    def lesson(self, task: Task, head: Head) -> Lesson:
+    def training_set(self, task: Task, head: Head) -> TrainingSet:
         """What a task is trained on."""
-        prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).keep()
         name = f"{task.name} ({self.title})"
-        return Lesson(prefix, head.targets(task.labels), name, self.learned)
+        return TrainingSet(token_cache, head.targets(task.labels), name, self.learned)
 
     def start_anew(self) -> None:
         """An adapter and a head that know nothing."""
@@ -298,29 +298,42 @@ class SingleAdapter(Baseline, Rules):
 
     def learn_task(self, task: Task, progress: Progress) -> None:
         head = self.head.extended(task.classes)
-        lesson = self.lesson(task, head)
-        self.begin(task, lesson)
+        training_set = self.training_set(task, head)
+        self.begin(task, training_set)
         self.adapter, self.head = train(
-            self.backbone, self.adapter, head, lesson, self.settings, None, progress, rules=self
+            self.backbone,
+            self.adapter,
+            head,
+            training_set,
+            self.settings,
+            None,
+            progress,
+            callback=self,
         )
-        self.end(task, lesson)
+        self.end(task, training_set)
 
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:
-        return self.outputs(Prefix(self.backbone, images, self.settings.first_layer), len(images))
+        return self.outputs(
+            TokenCache(self.backbone, images, self.settings.first_layer), len(images)
+        )
 
     @torch.no_grad()
-    def outputs(self, prefix: Prefix, count: int) -> Tensor:
+    def outputs(self, token_cache: TokenCache, count: int) -> Tensor:
         """What the adapter and head say now, of `count` images in a row: (n, their classes)."""
         adapter, head = self.adapter, self.head
-        parts = [logits(self.backbone, adapter, head, prefix[index]) for index in batches(count)]
+        parts = [
+            logits(self.backbone, adapter, head, token_cache[index]) for index in batches(count)
+        ]
         return torch.cat(parts)
 
     @torch.no_grad()
-    def features(self, prefix: Prefix, count: int) -> Tensor:
+    def features(self, token_cache: TokenCache, count: int) -> Tensor:
         """What the head reads of the first `count` images: (n, dim)."""
         pool, adapter = self.backbone.pool, self.adapter
-        parts = [pool(adapted(self.backbone, adapter, prefix[index])) for index in batches(count)]
+        parts = [
+            pool(adapted(self.backbone, adapter, token_cache[index])) for index in batches(count)
+        ]
         return torch.cat(parts)
 
     def outputs_before(self, batch: Batch, kept: Tensor) -> Tensor:
@@ -390,8 +403,8 @@ class TunedOnce(SingleAdapter):
 
     def read(self, images: ImageSequence) -> Tensor:
         """What the head read of images when there was one: (n, dim)."""
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
-        return self.features(prefix, len(images))
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
+        return self.features(token_cache, len(images))
 
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.base import FrozenFeatures
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.progress import SILENT, Progress
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import shuffled
+from remembering.learning.training import shuffled
+from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.seeding import generator
 
 TEMPERATURE = 2.0
 Parameters = dict[str, Tensor]
@@ -95,7 +95,7 @@ class BIR(FrozenFeatures):
                 loss.backward()
                 before = {name: value.detach().clone() for name, value in theta.items()}
                 optimizer.step()
-                self.stepped(theta, before)
+                self.on_step_end(theta, before)
                 step(1, f"loss {loss.item():.3f}")
         self.tensors |= {name: value.detach() for name, value in theta.items()}
         self.end()
@@ -107,7 +107,7 @@ class BIR(FrozenFeatures):
         """What a step adds to the loss."""
         return theta["bias"].new_zeros(())
 
-    def stepped(self, theta: Parameters, before: Parameters) -> None:
+    def on_step_end(self, theta: Parameters, before: Parameters) -> None:
         """After a step, with its gradients still there."""
 
     def end(self) -> None:

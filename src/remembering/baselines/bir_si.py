@@ -51,7 +51,7 @@ class BIRSI(BIR):
         return self.options["strength"] * torch.stack(terms).sum()
 
     @torch.no_grad()
-    def stepped(self, theta: Parameters, before: Parameters) -> None:
+    def on_step_end(self, theta: Parameters, before: Parameters) -> None:
         for name in ANSWERING:
             slope = theta[name].grad
             assert slope is not None

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.adapters import Adapter
+from remembering.adapters.lora import Adapter
 from remembering.baselines.rotations import TURNS, Rotated
 from remembering.baselines.taskwise import Taskwise
-from remembering.encoding import Prefix, batches
+from remembering.data.images import ImageSequence
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.images import ImageSequence
-from remembering.progress import Progress
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson, adapted
+from remembering.inference.encoding import TokenCache, batches
+from remembering.learning.training import Batch, TrainingSet, adapted
+from remembering.runtime.progress import Progress
+from remembering.runtime.seeding import generator
 
 
 class CLOM(Taskwise):
@@ -81,11 +81,11 @@ class CLOM(Taskwise):
     def width(self, task: Task) -> int:
         return self.turns * len(task.classes)
 
-    def lesson(self, task: Task) -> Lesson:
+    def training_set(self, task: Task) -> TrainingSet:
         turned = Rotated(self.backbone, task.images, self.turns)
-        self.turned = Prefix(self.backbone, turned, self.settings.first_layer).keep()
+        self.turned = TokenCache(self.backbone, turned, self.settings.first_layer).keep()
         self.count = len(task)
-        return super().lesson(task)
+        return super().training_set(task)
 
     def loss(self, batch: Batch) -> Tensor:
         """Each image in all turns, in one step."""
@@ -122,10 +122,10 @@ class CLOM(Taskwise):
     def _outputs(self, images: ImageSequence, numbers: Sequence[int]) -> list[Tensor]:
         """f for the classes of each of these tasks: (n, classes of the task)."""
         turned = Rotated(self.backbone, images, self.turns)
-        prefix = Prefix(self.backbone, turned, self.settings.first_layer)
+        token_cache = TokenCache(self.backbone, turned, self.settings.first_layer)
         found: list[list[Tensor]] = [[] for _ in numbers]
         for index in batches(len(images)):
-            turns = [prefix[index + k * len(images)] for k in range(self.turns)]
+            turns = [token_cache[index + k * len(images)] for k in range(self.turns)]
             for number, parts in zip(numbers, found, strict=True):
                 said = torch.stack([self.said(number, tokens) for tokens in turns])
                 own = said.unflatten(2, (self.turns, -1))  # (turn shown, n, turn meant, class)

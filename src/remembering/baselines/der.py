@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.adapters.heads import Head
 from remembering.baselines.base import SingleAdapter
-from remembering.encoding import Prefix
+from remembering.data.images import joined
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.heads import Head
-from remembering.images import joined
-from remembering.memory import kept_images
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson, logits
+from remembering.inference.encoding import TokenCache
+from remembering.learning.replay import kept_images
+from remembering.learning.training import Batch, TrainingSet, logits
+from remembering.runtime.seeding import generator
 
 
 class DER(SingleAdapter):
@@ -48,20 +48,25 @@ class DER(SingleAdapter):
     stores = "one adapter and one head, and a buffer of images with labels and old outputs"
     defaults: ClassVar[Mapping[str, float]] = {"memory": 200, "alpha": 0.1, "beta": 0.5}
 
-    def lesson(self, task: Task, head: Head) -> Lesson:
+    def training_set(self, task: Task, head: Head) -> TrainingSet:
         """The images of the task, and behind them those of the buffer."""
         if self.options["memory"] < 1:
             raise RememberingError("DER++ needs a memory of at least 1 image")
-        lesson = super().lesson(task, head)
+        training_set = super().training_set(task, head)
         if not self.learned:
-            return lesson
+            return training_set
         images = joined([task.images, self.tensors["buffer.images"].cpu()])
-        prefix = Prefix(self.backbone, images, self.settings.first_layer).keep()
-        return Lesson(prefix, lesson.targets, lesson.name, lesson.number)
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
+        return TrainingSet(
+            token_cache, training_set.targets, training_set.name, training_set.number
+        )
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        self.prefix, self.rng = lesson.prefix, generator(self.settings.seed, "der", self.learned)
-        self.seen: int = self.notes.get("seen", 0)
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        self.token_cache, self.rng = (
+            training_set.token_cache,
+            generator(self.settings.seed, "der", self.learned),
+        )
+        self.seen: int = self.extra_state.get("seen", 0)
         size, width = int(self.options["memory"]), len(self.classes)
         self.answers = torch.zeros(size, width, device=self.backbone.device)
         self.labels, self.known, self.where = torch.zeros(3, size, dtype=torch.long)
@@ -71,7 +76,7 @@ class DER(SingleAdapter):
             self.answers[:held, :before] = answers
             self.labels[:held] = self.tensors["buffer.targets"].cpu()
             self.known[:held] = self.tensors["buffer.known"].cpu()
-            self.where[:held] = len(lesson) + torch.arange(held)
+            self.where[:held] = len(training_set) + torch.arange(held)
 
     def loss(self, batch: Batch) -> Tensor:
         loss = super().loss(batch)
@@ -86,21 +91,23 @@ class DER(SingleAdapter):
         self._sample(batch)
         return loss
 
-    def end(self, task: Task, lesson: Lesson) -> None:
+    def end(self, task: Task, training_set: TrainingSet) -> None:
         held = slice(0, min(self.seen, len(self.where)))
         self.tensors |= {
-            "buffer.images": kept_images(self.backbone, lesson.prefix.images, self.where[held]),
+            "buffer.images": kept_images(
+                self.backbone, training_set.token_cache.images, self.where[held]
+            ),
             "buffer.answers": self.answers[held].clone(),
             "buffer.targets": self.labels[held].clone(),
             "buffer.known": self.known[held].clone(),
         }
-        self.notes["seen"] = self.seen
+        self.extra_state["seen"] = self.seen
 
     def _replayed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is said now of a batch from the buffer, and which slots it came from."""
         held = min(self.seen, len(self.where))
         slots = torch.randperm(held, generator=self.rng)[: self.settings.batch_size]
-        tokens = self.prefix[self.where[slots]]
+        tokens = self.token_cache[self.where[slots]]
         return logits(self.backbone, batch.adapter, batch.head, tokens), slots
 
     def _sample(self, batch: Batch) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import drift, fisher, stored, to_store
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
 
 
 class EWC(SingleAdapter):
@@ -48,7 +48,7 @@ class EWC(SingleAdapter):
             loss = loss + self.options["strength"] / 2 * drift(now, importance, anchor)
         return loss
 
-    def end(self, task: Task, lesson: Lesson) -> None:
-        importance = fisher(self, lesson, int(self.options["images"]))
+    def end(self, task: Task, training_set: TrainingSet) -> None:
+        importance = fisher(self, training_set, int(self.options["images"]))
         self.tensors |= to_store(importance, f"fisher.{self.learned}")
         self.tensors |= to_store(parameters(self.adapter, self.head), f"at.{self.learned}")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from remembering.baselines.base import Baseline
+from remembering.data.images import ImageSequence, joined
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.images import ImageSequence, joined
-from remembering.memory import herd, kept_images
-from remembering.tasks.task import Task
+from remembering.learning.replay import herd, kept_images
 
 PER_CLASS = 20
 """Images that a comparison lets a method keep for each class of each task, in one memory for all:

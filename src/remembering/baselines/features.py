@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remembering.backbone import Backbone
-from remembering.encoding import batches
-from remembering.files import sha256
-from remembering.images import ImageSequence
+from remembering.backbones.backbone import Backbone
+from remembering.data.images import ImageSequence
+from remembering.inference.encoding import batches
+from remembering.runtime.files import sha256
 
 LIMIT = 1024**3
 
@@ -74,8 +74,8 @@ class FeatureCache:
 
         `make` is asked for those, by position, that are not there yet, all at once.
         """
-        prefix, identity = self._fingerprint(backbone), _identity(images)
-        keys = [(f"{prefix} {maker}", identity) for maker in makers]
+        token_cache, identity = self._fingerprint(backbone), _identity(images)
+        keys = [(f"{token_cache} {maker}", identity) for maker in makers]
         missing = [i for i, key in enumerate(keys) if key not in self._entries]
         for key in keys:
             if key in self._entries:

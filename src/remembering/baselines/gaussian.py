@@ -7,18 +7,18 @@ from torch import Tensor
 
 from remembering.baselines.base import Baseline
 from remembering.config import RouterSettings
-from remembering.encoding import encode_task
-from remembering.images import ImageSequence
-from remembering.progress import Progress
-from remembering.routers.gaussian import GaussianRouter
-from remembering.seeding import generator
-from remembering.tasks.task import Task
+from remembering.data.images import ImageSequence
+from remembering.data.task import Task
+from remembering.inference.encoding import encode_task
+from remembering.routing.gaussian import GaussianRouter
+from remembering.runtime.progress import Progress
+from remembering.runtime.seeding import generator
 
 
 class FrozenGaussians(Baseline):
     """Class means and one covariance over several layers of the frozen backbone.
 
-    What `routers/gaussian.py` does without eyes and without adapters: what these add is the
+    What `routers/gaussian.py` does without feature_adapter and without adapters: what these add is the
     difference to this. An image is given the class with the largest likelihood, a label that
     several tasks share its most likely one.
     """
@@ -34,7 +34,7 @@ class FrozenGaussians(Baseline):
             encoded = encode_task(self.backbone, router, None, 0, task.images, step)
         rng = generator(self.settings.seed, "router")
         router.add(self.learned, router.fit(encoded.features, task.targets, rng))
-        self.notes[str(self.learned)] = self.targets(task.classes).tolist()
+        self.extra_state[str(self.learned)] = self.targets(task.classes).tolist()
         self.tensors = {f"shared.{key}": value for key, value in router.shared.items()}
         for number, expert in router.experts.items():
             self.tensors |= {f"{number}.{key}": value for key, value in expert.items()}
@@ -42,7 +42,7 @@ class FrozenGaussians(Baseline):
     def scores(self, images: ImageSequence) -> Tensor:
         router = self._router()
         logits = router.class_logits(encode_task(self.backbone, router, None, 0, images).features)
-        columns = torch.tensor([c for i in range(self.learned) for c in self.notes[str(i)]])
+        columns = torch.tensor([c for i in range(self.learned) for c in self.extra_state[str(i)]])
         index = columns.to(logits.device).expand(len(logits), -1)
         lowest = logits.new_full((len(logits), len(self.classes)), float("-inf"))
         return lowest.scatter_reduce(1, index, logits, "amax")

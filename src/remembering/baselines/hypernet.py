@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from remembering.adapters import PROJECTIONS, Adapter, OneAdapter
+from remembering.adapters.lora import PROJECTIONS, Adapter, OneAdapter
 from remembering.baselines.taskwise import InferredTask
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
+from remembering.runtime.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class HyperNet(InferredTask):
     def adapter(self, number: int) -> Generated:
         return self._generated(self.tensors["network"], self.tensors[f"{number}.embedding"])
 
-    def lesson(self, task: Task) -> Lesson:
+    def training_set(self, task: Task) -> TrainingSet:
         self.old = [self.adapter(number) for number in range(self.learned)]
         self.made = [adapter.made() for adapter in self.old]
-        return super().lesson(task)
+        return super().training_set(task)
 
     def loss(self, batch: Batch) -> Tensor:
         loss = super().loss(batch)

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.adapters.heads import Head
 from remembering.baselines.base import SingleAdapter
 from remembering.baselines.exemplars import Exemplars
-from remembering.encoding import Prefix
+from remembering.data.images import ImageSequence, joined
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.heads import Head
-from remembering.images import ImageSequence, joined
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.inference.encoding import TokenCache
+from remembering.learning.training import Batch, TrainingSet
 
 
 class ICaRL(SingleAdapter):
@@ -55,19 +55,21 @@ class ICaRL(SingleAdapter):
         """The images that are kept."""
         return Exemplars(self, int(self.options["memory"]))
 
-    def lesson(self, task: Task, head: Head) -> Lesson:
-        lesson = super().lesson(task, head)
+    def training_set(self, task: Task, head: Head) -> TrainingSet:
+        training_set = super().training_set(task, head)
         if not self.learned:
-            return lesson
+            return training_set
         images = joined([task.images, self.exemplars.images])
-        prefix = Prefix(self.backbone, images, self.settings.first_layer).keep()
-        targets = torch.cat([lesson.targets, self.exemplars.targets])
-        return Lesson(prefix, targets, lesson.name, lesson.number)
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
+        targets = torch.cat([training_set.targets, self.exemplars.targets])
+        return TrainingSet(token_cache, targets, training_set.name, training_set.number)
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        self.wanted = F.one_hot(lesson.targets, len(self.classes)).float().to(self.backbone.device)
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        self.wanted = (
+            F.one_hot(training_set.targets, len(self.classes)).float().to(self.backbone.device)
+        )
         if self.learned:
-            self.old = self.outputs(lesson.prefix, len(lesson))
+            self.old = self.outputs(training_set.token_cache, len(training_set))
             known = range(self.old.shape[1])
             self.others = [c for c in known if self.classes[c] not in task.classes]
 
@@ -79,8 +81,8 @@ class ICaRL(SingleAdapter):
         each = F.binary_cross_entropy_with_logits(batch.outputs, wanted, reduction="none")
         return each.sum(1).mean()
 
-    def end(self, task: Task, lesson: Lesson) -> None:
-        own = self.directions(lesson.prefix, len(task))
+    def end(self, task: Task, training_set: TrainingSet) -> None:
+        own = self.directions(training_set.token_cache, len(task))
         self.exemplars.add(task, own, herded)
         self.average()
 
@@ -92,21 +94,21 @@ class ICaRL(SingleAdapter):
                 f"a memory of {kept.budget} images has no room for one of each class of "
                 f"each task; method '{self.name}' needs a larger memory"
             )
-        features = self.directions(self.prefix(kept.images), len(kept))
+        features = self.directions(self.token_cache(kept.images), len(kept))
         sums = features.new_zeros(len(self.classes), features.shape[1])
         sums.index_add_(0, kept.targets.to(features.device), features)
         self.tensors["means"] = F.normalize(sums)
 
     def scores(self, images: ImageSequence) -> Tensor:
-        return self.directions(self.prefix(images), len(images)) @ self.tensors["means"].mT
+        return self.directions(self.token_cache(images), len(images)) @ self.tensors["means"].mT
 
-    def directions(self, prefix: Prefix, count: int) -> Tensor:
+    def directions(self, token_cache: TokenCache, count: int) -> Tensor:
         """φ of the first `count` images, of length 1: (n, dim)."""
-        return F.normalize(self.features(prefix, count))
+        return F.normalize(self.features(token_cache, count))
 
-    def prefix(self, images: ImageSequence) -> Prefix:
+    def token_cache(self, images: ImageSequence) -> TokenCache:
         """Images on their way to the first adapted layer."""
-        return Prefix(self.backbone, images, self.settings.first_layer)
+        return TokenCache(self.backbone, images, self.settings.first_layer)
 
 
 def herded(features: Tensor, targets: Tensor, size: int) -> Tensor:

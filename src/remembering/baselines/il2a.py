@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.adapters.heads import Head
 from remembering.baselines.prototypes import PrototypeReplay, distance, pooled
-from remembering.heads import Head
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
+from remembering.runtime.seeding import generator
 
 UNIFORMS = 39
 """The median of so many uniform numbers is distributed as Beta(20, 20)."""
@@ -53,8 +53,8 @@ class IL2A(PrototypeReplay):
         count = len(task.classes)
         return count * (count - 1) // 2 if self.options["mixes"] else 0
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        super().begin(task, lesson)
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        super().begin(task, training_set)
         self.within = task.targets
 
     def loss(self, batch: Batch) -> Tensor:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter, parameters
-from remembering.seeding import generator, permutation
-from remembering.training import Lesson, logits
+from remembering.learning.training import TrainingSet, logits
+from remembering.runtime.seeding import generator, permutation
 
 NAMES = ("a", "b", "weight", "bias")
 
@@ -26,7 +26,7 @@ def drift(
     return torch.stack(terms).sum()
 
 
-def fisher(learner: SingleAdapter, lesson: Lesson, images: int) -> dict[str, Tensor]:
+def fisher(learner: SingleAdapter, training_set: TrainingSet, images: int) -> dict[str, Tensor]:
     """Diagonal of the Fisher information of adapter and head, over some images of a task.
 
     F_i = E_x E_{y ~ p(y|x)} (∂ log p(y|x) / ∂θ_i)², one image and one answer drawn at a time.
@@ -38,10 +38,10 @@ def fisher(learner: SingleAdapter, lesson: Lesson, images: int) -> dict[str, Ten
     )
     theta = parameters(adapter, head)
     total = {name: torch.zeros_like(value) for name, value in theta.items()}
-    rng = generator(seed, "fisher", lesson.number)
-    chosen = permutation(len(lesson), seed, "fisher", lesson.number)[:images]
+    rng = generator(seed, "fisher", training_set.number)
+    chosen = permutation(len(training_set), seed, "fisher", training_set.number)[:images]
     for index in chosen.split(1):
-        outputs = logits(learner.backbone, adapter, head, lesson.prefix[index])
+        outputs = logits(learner.backbone, adapter, head, training_set.token_cache[index])
         drawn = torch.multinomial(outputs.detach().softmax(1).cpu(), 1, generator=rng)[:, 0]
         loss = F.cross_entropy(outputs, drawn.to(outputs.device))
         found = torch.autograd.grad(loss, list(theta.values()))
@@ -50,11 +50,11 @@ def fisher(learner: SingleAdapter, lesson: Lesson, images: int) -> dict[str, Ten
     return total
 
 
-def stored(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """What a method keeps under `prefix`, by parameter name."""
-    return {name: tensors[f"{prefix}.{name}"] for name in NAMES}
+def stored(tensors: Mapping[str, Tensor], token_cache: str) -> dict[str, Tensor]:
+    """What a method keeps under `token_cache`, by parameter name."""
+    return {name: tensors[f"{token_cache}.{name}"] for name in NAMES}
 
 
-def to_store(values: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def to_store(values: Mapping[str, Tensor], token_cache: str) -> dict[str, Tensor]:
     """The inverse of `stored`."""
-    return {f"{prefix}.{name}": values[name].detach().clone() for name in NAMES}
+    return {f"{token_cache}.{name}": values[name].detach().clone() for name in NAMES}

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from remembering.baselines.base import Kept, SingleAdapter
-from remembering.encoding import Prefix
-from remembering.images import ImageSequence, joined
-from remembering.memory import image_bytes, kept_images
-from remembering.progress import SILENT, Progress
-from remembering.tasks.task import Label, Task
-from remembering.training import Lesson, train
+from remembering.data.images import ImageSequence, joined
+from remembering.data.task import Label, Task
+from remembering.inference.encoding import TokenCache
+from remembering.learning.replay import image_bytes, kept_images
+from remembering.learning.training import TrainingSet, train
+from remembering.runtime.progress import SILENT, Progress
 
 
 class Joint(SingleAdapter):
@@ -40,11 +40,11 @@ class Joint(SingleAdapter):
         self.progress = progress
 
     def predict(self, images: Any) -> list[Label]:
-        self.settle()
+        self.finalize()
         return super().predict(images)
 
-    def everything(self) -> dict[str, Tensor]:
-        self.settle()
+    def state_dict(self) -> dict[str, Tensor]:
+        self.finalize()
         kept = dict(self.tensors)
         for i, (images, labels) in enumerate(self.data):
             kept[f"data.{i}.images"] = kept_images(self.backbone, images)
@@ -52,30 +52,32 @@ class Joint(SingleAdapter):
         return kept
 
     def footprint(self) -> Kept:
-        """As counted from `everything`, without decoding every image for it."""
-        self.settle()
+        """As counted from `state_dict`, without decoding every image for it."""
+        self.finalize()
         kept = Kept.of(self.tensors)
         pixels = sum(image_bytes(self.backbone, images) for images, _ in self.data)
         count = sum(len(labels) for _, labels in self.data)
         return Kept(kept.parameters, kept.bytes + pixels + 8 * count, count)
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = {k: v for k, v in tensors.items() if not k.startswith("data.")}
         for i in range(self.learned):
             targets = tensors[f"data.{i}.targets"].tolist()
             labels = tuple(self.classes[target] for target in targets)
             self.data.append((tensors[f"data.{i}.images"].cpu(), labels))
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         if not self.stale:
             return
         self.start_anew()
         images = joined([images for images, _ in self.data])
         labels = [label for _, part in self.data for label in part]
-        prefix = Prefix(self.backbone, images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
         head = self.head.extended(self.classes)
-        lesson = Lesson(prefix, head.targets(labels), "everything (joint training)", number=0)
+        training_set = TrainingSet(
+            token_cache, head.targets(labels), "everything (joint training)", number=0
+        )
         self.adapter, self.head = train(
-            self.backbone, self.adapter, head, lesson, self.settings, None, self.progress
+            self.backbone, self.adapter, head, training_set, self.settings, None, self.progress
         )
         self.stale = False

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
 
 
 class LwF(SingleAdapter):
@@ -41,8 +41,10 @@ class LwF(SingleAdapter):
     stores = "one adapter and one head"
     defaults: ClassVar[Mapping[str, float]] = {"strength": 1.0, "temperature": 2.0}
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        self.old = self.outputs(lesson.prefix, len(lesson)) if self.learned else None
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        self.old = (
+            self.outputs(training_set.token_cache, len(training_set)) if self.learned else None
+        )
         self.own = self.targets(task.classes)
 
     def loss(self, batch: Batch) -> Tensor:

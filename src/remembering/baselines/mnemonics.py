@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.icarl import ICaRL
-from remembering.tasks.task import Task
-from remembering.training import Lesson, adapted, shuffled
+from remembering.data.task import Task
+from remembering.learning.training import TrainingSet, adapted, shuffled
 
 EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 
@@ -49,9 +49,9 @@ class Mnemonics(ICaRL):
     stores = "one adapter, one head, trained exemplar images of every class, and their mean feature"
     defaults: ClassVar[Mapping[str, float]] = {"memory": 200, "epochs": 10, "lr": 3e-4, "eta": 3.0}
 
-    def end(self, task: Task, lesson: Lesson) -> None:
-        super().end(task, lesson)
-        new = self.features(lesson.prefix, len(task)), lesson.targets[: len(task)]
+    def end(self, task: Task, training_set: TrainingSet) -> None:
+        super().end(task, training_set)
+        new = self.features(training_set.token_cache, len(task)), training_set.targets[: len(task)]
         for number in self.exemplars.tasks:
             name = f"exemplars.{number}.images"
             images, targets = self.tensors[name], self.tensors[f"exemplars.{number}.targets"].cpu()
@@ -59,7 +59,7 @@ class Mnemonics(ICaRL):
                 changed = self._trained(images, targets, *new)
             else:
                 changed = images.clone()
-                features = self.features(self.prefix(images), len(images))
+                features = self.features(self.token_cache(images), len(images))
                 for part, other in ((EVEN, ODD), (ODD, EVEN)):
                     changed[part] = self._trained(
                         images[part], targets[part], features[other], targets[other]

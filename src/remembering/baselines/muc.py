@@ -13,11 +13,11 @@ from torch import Tensor
 from remembering.baselines.base import SingleAdapter
 from remembering.baselines.lwf import distillation, own_cross_entropy
 from remembering.baselines.rotations import TURNS, Rotated
-from remembering.encoding import Prefix
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson, shuffled
+from remembering.inference.encoding import TokenCache
+from remembering.learning.training import Batch, TrainingSet, shuffled
+from remembering.runtime.seeding import generator
 
 
 class MUC(SingleAdapter):
@@ -55,12 +55,12 @@ class MUC(SingleAdapter):
     stores = "one adapter and one head, and the side classifiers of the last task"
     defaults: ClassVar[Mapping[str, float]] = {"sides": 3, "temperature": 2.0}
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
         if self.options["sides"] < 2:
             raise RememberingError("MUC needs at least 2 side classifiers, which may disagree")
         self.own = self.targets(task.classes)
         if self.learned:
-            self.old = self.features(lesson.prefix, len(lesson))
+            self.old = self.features(training_set.token_cache, len(training_set))
 
     def loss(self, batch: Batch) -> Tensor:
         loss = own_cross_entropy(batch.outputs, batch.targets, self.own)
@@ -75,12 +75,12 @@ class MUC(SingleAdapter):
         alpha = self.learned / (self.learned + 1)
         return (1 - alpha) * loss + alpha * held
 
-    def end(self, task: Task, lesson: Lesson) -> None:
+    def end(self, task: Task, training_set: TrainingSet) -> None:
         """Train the side classifiers, from the main one with a little noise."""
         settings, sides = self.settings, int(self.options["sides"])
         turned = Rotated(self.backbone, task.images)
-        prefix = Prefix(self.backbone, turned, settings.first_layer)
-        features = self.features(prefix, len(turned))
+        token_cache = TokenCache(self.backbone, turned, settings.first_layer)
+        features = self.features(token_cache, len(turned))
         own, others = features[: len(task)], features[len(task) :]
         targets = task.targets.to(own.device)
         rng = generator(settings.seed, "muc", self.learned)

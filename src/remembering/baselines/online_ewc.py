@@ -9,8 +9,8 @@ from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import NAMES, drift, fisher, stored, to_store
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
 
 
 class OnlineEWC(SingleAdapter):
@@ -43,8 +43,8 @@ class OnlineEWC(SingleAdapter):
         penalty = drift(now, stored(self.tensors, "fisher"), anchor)
         return loss + self.options["strength"] / 2 * penalty
 
-    def end(self, task: Task, lesson: Lesson) -> None:
-        importance = fisher(self, lesson, int(self.options["images"]))
+    def end(self, task: Task, training_set: TrainingSet) -> None:
+        importance = fisher(self, training_set, int(self.options["images"]))
         if self.learned:
             for name in NAMES:
                 old = self.tensors[f"fisher.{name}"]

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from remembering.adapters import Adapter, OneAdapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter, OneAdapter
 from remembering.baselines.base import SingleAdapter, parameters
-from remembering.encoding import batches
-from remembering.heads import Head
-from remembering.tasks.task import Task
-from remembering.training import Lesson
+from remembering.data.task import Task
+from remembering.inference.encoding import batches
+from remembering.learning.training import TrainingSet
 
 
 class OWM(SingleAdapter):
@@ -50,13 +50,13 @@ class OWM(SingleAdapter):
     defaults: ClassVar[Mapping[str, float]] = {"alpha": 0.1}
 
     @torch.no_grad()
-    def gradients(self, adapter: Adapter, head: Head) -> None:
+    def on_backward_end(self, adapter: Adapter, head: Head) -> None:
         if self.learned:
             now = parameters(adapter, head)
             self.before = {name: value.clone() for name, value in now.items()}
 
     @torch.no_grad()
-    def stepped(self, adapter: Adapter, head: Head) -> None:
+    def on_step_end(self, adapter: Adapter, head: Head) -> None:
         if self.learned:
             now = parameters(adapter, head)
             steps = {name: value - self.before[name] for name, value in now.items()}
@@ -72,7 +72,7 @@ class OWM(SingleAdapter):
         return {"a": a, "b": change["b"] @ p["b"], "weight": rows[:, :-1], "bias": rows[:, -1]}
 
     @torch.no_grad()
-    def end(self, task: Task, lesson: Lesson) -> None:
+    def end(self, task: Task, training_set: TrainingSet) -> None:
         adapter = self.adapter
         layers, _, rank, dim = adapter.a.shape
         seen = {
@@ -80,13 +80,13 @@ class OWM(SingleAdapter):
             "b": adapter.a.new_zeros(layers, 4, rank, rank).double(),
             "head": adapter.a.new_zeros(dim + 1, dim + 1).double(),
         }
-        listening = Listening(adapter.active(), seen["a"], seen["b"], len(lesson))
-        for index in batches(len(lesson)):
-            tokens = lesson.prefix[index]
+        listening = Listening(adapter.active(), seen["a"], seen["b"], len(training_set))
+        for index in batches(len(training_set)):
+            tokens = training_set.token_cache[index]
             last = self.backbone.run(tokens, start=adapter.first_layer, adapters=listening)
             features = self.backbone.pool(last)
             features = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-            seen["head"] += gram(features, len(lesson))
+            seen["head"] += gram(features, len(training_set))
         for name, inputs in seen.items():
             before = self.tensors.get(f"projector.{name}")
             scale = inputs.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.backbone import Backbone
+from remembering.adapters.heads import Head
+from remembering.backbones.backbone import Backbone
 from remembering.baselines.prototypes import PrototypeReplay, distance, pooled
-from remembering.encoding import Prefix
-from remembering.heads import Head
-from remembering.images import ImageSequence
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.images import ImageSequence
+from remembering.data.task import Task
+from remembering.inference.encoding import TokenCache
+from remembering.learning.training import Batch, TrainingSet
 
 
 class PASS(PrototypeReplay):
@@ -46,21 +46,21 @@ class PASS(PrototypeReplay):
     def spare(self, task: Task) -> int:
         return int(self.options["turns"]) * len(task.classes)
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
         turns = range(1, int(self.options["turns"]) + 1)
         images = [Turned(self.backbone, task.images, turn) for turn in turns]
         first_layer = self.settings.first_layer
-        self.turned = [Prefix(self.backbone, each, first_layer).keep() for each in images]
+        self.turned = [TokenCache(self.backbone, each, first_layer).keep() for each in images]
         self.within = task.targets
-        views = [lesson.prefix, *self.turned]
+        views = [training_set.token_cache, *self.turned]
         if self.learned:
-            self.old = torch.stack([self.features(view, len(lesson)) for view in views])
+            self.old = torch.stack([self.features(view, len(training_set)) for view in views])
 
     def loss(self, batch: Batch) -> Tensor:
         features, outputs, targets = [batch.features], [batch.outputs], [batch.targets]
         turned_class = len(self.classes) + self.within[batch.index].to(batch.targets.device)
-        for prefix in self.turned:
-            features.append(pooled(self, batch.adapter, prefix[batch.index]))
+        for token_cache in self.turned:
+            features.append(pooled(self, batch.adapter, token_cache[batch.index]))
             outputs.append(F.linear(features[-1], batch.head.weight, batch.head.bias))
             targets.append(turned_class)
             turned_class = turned_class + int(self.within.max()) + 1

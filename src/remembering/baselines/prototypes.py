@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.adapters import Adapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.baselines.base import SingleAdapter
 from remembering.baselines.ncm import class_means
-from remembering.heads import Head
-from remembering.progress import Progress
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson, adapted, train
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet, adapted, train
+from remembering.runtime.progress import Progress
+from remembering.runtime.seeding import generator
 
 
 def pooled(learner: SingleAdapter, adapter: Adapter, tokens: Tensor) -> Tensor:
@@ -53,28 +53,35 @@ class PrototypeReplay(SingleAdapter):
     defaults: ClassVar[Mapping[str, float]] = {"distil": 10.0, "replay": 1.0}
 
     def spare(self, task: Task) -> int:
-        """Rows of the head that serve in the training of this task only."""
+        """MmapBuffer of the head that serve in the training of this task only."""
         return 0
 
     def learn_task(self, task: Task, progress: Progress) -> None:
         head = self.head.extended(task.classes)
-        lesson = self.lesson(task, head)
-        self.begin(task, lesson)
+        training_set = self.training_set(task, head)
+        self.begin(task, training_set)
         rows, spare = len(head.weight), self.spare(task)
         wide = head.with_tensors(F.pad(head.weight, (0, 0, 0, spare)), F.pad(head.bias, (0, spare)))
         self.adapter, wide = train(
-            self.backbone, self.adapter, wide, lesson, self.settings, None, progress, rules=self
+            self.backbone,
+            self.adapter,
+            wide,
+            training_set,
+            self.settings,
+            None,
+            progress,
+            callback=self,
         )
         self.head = head.with_tensors(wide.weight[:rows].clone(), wide.bias[:rows].clone())
-        self.end(task, lesson)
+        self.end(task, training_set)
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
         if self.learned:
-            self.old = self.features(lesson.prefix, len(lesson))
+            self.old = self.features(training_set.token_cache, len(training_set))
 
-    def end(self, task: Task, lesson: Lesson) -> None:
-        features = self.features(lesson.prefix, len(lesson))
-        self.tensors |= self.summary(features, lesson.targets.to(features.device))
+    def end(self, task: Task, training_set: TrainingSet) -> None:
+        features = self.features(training_set.token_cache, len(training_set))
+        self.tensors |= self.summary(features, training_set.targets.to(features.device))
 
     def summary(self, features: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What to keep of the images of a task."""

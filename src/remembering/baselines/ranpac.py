@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remembering.baselines.base import Baseline, FrozenFeatures, TunedOnce
 from remembering.errors import RememberingError
-from remembering.seeding import generator, permutation
+from remembering.runtime.seeding import generator, permutation
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
 
@@ -62,7 +62,7 @@ class RandomProjection(Baseline):
         weight = _solve(gram, sums, ridge)
         if weight is None:
             raise RememberingError(f"RanPAC cannot be solved with a ridge of {ridge}")
-        self.notes["ridge"] = ridge
+        self.extra_state["ridge"] = ridge
         kept = {"gram": gram, "sums": sums, "weight": weight}
         self.tensors |= {name: value.float() for name, value in kept.items()}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from remembering.backbone import Backbone
-from remembering.images import ImageSequence, LazyImages
+from remembering.backbones.backbone import Backbone
+from remembering.data.images import ImageSequence, LazyImages
 
 TURNS = 4
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from remembering.adapters import Adapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import NAMES, drift, stored, to_store
-from remembering.heads import Head
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
 
 
 class SI(SingleAdapter):
@@ -41,7 +41,7 @@ class SI(SingleAdapter):
     stores = "one adapter and one head, and one copy of what they mattered to all tasks"
     defaults: ClassVar[Mapping[str, float]] = {"strength": 1.0, "damping": 1e-3}
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
         head = self.head.extended(task.classes)
         self.start = parameters(self.adapter, head)
         self.path = {name: torch.zeros_like(value) for name, value in self.start.items()}
@@ -56,7 +56,7 @@ class SI(SingleAdapter):
         return super().loss(batch) + self.options["strength"] * penalty
 
     @torch.no_grad()
-    def gradients(self, adapter: Adapter, head: Head) -> None:
+    def on_backward_end(self, adapter: Adapter, head: Head) -> None:
         self.before, self.slope = {}, {}
         for name, value in parameters(adapter, head).items():
             moved = value - self.start[name]
@@ -66,11 +66,11 @@ class SI(SingleAdapter):
             self.before[name] = value.detach().clone()
 
     @torch.no_grad()
-    def stepped(self, adapter: Adapter, head: Head) -> None:
+    def on_step_end(self, adapter: Adapter, head: Head) -> None:
         for name, value in parameters(adapter, head).items():
             self.path[name] -= self.slope[name] * (value - self.before[name])
 
-    def end(self, task: Task, lesson: Lesson) -> None:
+    def end(self, task: Task, training_set: TrainingSet) -> None:
         now = parameters(self.adapter, self.head)
         for name in NAMES:
             moved = (now[name] - self.start[name]).square()

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.adapters import Adapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.baselines.prototypes import PrototypeReplay, distance
-from remembering.heads import Head
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch, Lesson
+from remembering.data.task import Task
+from remembering.learning.training import Batch, TrainingSet
+from remembering.runtime.seeding import generator
 
 
 class SSRE(PrototypeReplay):
@@ -40,8 +40,8 @@ class SSRE(PrototypeReplay):
     published = "SSRE"
     stores = "one adapter that grows by its rank with each task, one head, and class means"
 
-    def begin(self, task: Task, lesson: Lesson) -> None:
-        super().begin(task, lesson)
+    def begin(self, task: Task, training_set: TrainingSet) -> None:
+        super().begin(task, training_set)
         self.main = self.adapter
         if self.learned:
             means = F.normalize(self.tensors["means"])
@@ -63,7 +63,7 @@ class SSRE(PrototypeReplay):
         )
 
     @torch.no_grad()
-    def stepped(self, adapter: Adapter, head: Head) -> None:
+    def on_step_end(self, adapter: Adapter, head: Head) -> None:
         """The kept branch stays what it was."""
         if self.learned:
             adapter.a[:, :, : self.main.rank] = self.main.a

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.adapters import PROJECTIONS, Adapter, MixedAdapters, OneAdapter
+from remembering.adapters.lora import PROJECTIONS, Adapter, MixedAdapters, OneAdapter
 from remembering.baselines.taskwise import InferredTask
-from remembering.seeding import generator
-from remembering.tasks.task import Task
-from remembering.training import Batch
+from remembering.data.task import Task
+from remembering.learning.training import Batch
+from remembering.runtime.seeding import generator
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from remembering.adapters import Adapter
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.baselines.base import Baseline
-from remembering.encoding import Prefix, batches
-from remembering.heads import Head
-from remembering.images import ImageSequence
-from remembering.progress import Progress
-from remembering.tasks.task import Task
-from remembering.training import Lesson, Rules, logits, train
+from remembering.data.images import ImageSequence
+from remembering.data.task import Task
+from remembering.inference.encoding import TokenCache, batches
+from remembering.learning.training import Callback, TrainingSet, logits, train
+from remembering.runtime.progress import Progress
 
 
-class Taskwise(Baseline, Rules):
+class Taskwise(Baseline, Callback):
     """One head a task, of which nothing changes later; a method says what adapter goes with it.
 
     A label that comes back has an output in the head of each of its tasks.
@@ -35,27 +35,27 @@ class Taskwise(Baseline, Rules):
     def adapter(self, number: int) -> Adapter:
         """What belongs to this task."""
 
-    def lesson(self, task: Task) -> Lesson:
+    def training_set(self, task: Task) -> TrainingSet:
         """What a task is trained on; its targets are rows of its own head."""
-        prefix = Prefix(self.backbone, task.images, self.settings.first_layer).keep()
-        return Lesson(prefix, task.targets, f"{task.name} ({self.title})", self.learned)
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).keep()
+        return TrainingSet(token_cache, task.targets, f"{task.name} ({self.title})", self.learned)
 
     def width(self, task: Task) -> int:
         """How many outputs the head of a task has."""
         return len(task.classes)
 
     def learn_task(self, task: Task, progress: Progress) -> None:
-        lesson, number = self.lesson(task), self.learned
+        training_set, number = self.training_set(task), self.learned
         head = Head.linear(range(self.width(task)), self.backbone)
         adapter, head = train(
             self.backbone,
             self.new_adapter(),
             head,
-            lesson,
+            training_set,
             self.settings,
             None,
             progress,
-            rules=self,
+            callback=self,
         )
         self.keep(adapter)
         self.tensors |= {
@@ -91,10 +91,10 @@ class InferredTask(Taskwise):
 
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:
-        prefix = Prefix(self.backbone, images, self.settings.first_layer)
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
         result = torch.full((len(images), len(self.classes)), -torch.inf).to(self.backbone.device)
         for index in batches(len(images)):
-            tokens = prefix[index]
+            tokens = token_cache[index]
             chosen = self.choose(tokens)
             for number in chosen.unique().tolist():
                 rows = (chosen == number).nonzero()

@@ -14,17 +14,17 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from remembering.config import RouterSettings
-from remembering.encoding import encode_task
-from remembering.engine import Engine, current
+from remembering.data.streams.stream import TaskData
+from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
+from remembering.inference.encoding import encode_task
+from remembering.inference.prediction import choose
 from remembering.model import RememberingTransformer
-from remembering.progress import SILENT, Progress
-from remembering.records import choose
-from remembering.routers import Router, make_router
-from remembering.seeding import generator
-from remembering.tasks.stream import TaskData
-from remembering.tasks.task import Task
+from remembering.routing import Router, make_router
+from remembering.runtime.distributed import Distributed, current
+from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.seeding import generator
 
 
 def groups(unit: str, count: int) -> Tensor:
@@ -71,7 +71,7 @@ class Score:
     false_alarms: float | None = None
     """Share of test images of learned tasks whose novelty p-value is at most `ALARM`."""
     auroc: float | None = None
-    """How well strangeness tells images of tasks not yet learned from those of learned ones."""
+    """How well ood_score tells images of tasks not yet learned from those of learned ones."""
 
     def accuracy(self, unit: str) -> float:
         """Mean over tasks (the paper's metric)."""
@@ -111,7 +111,7 @@ ALARM = 0.05
 class Evaluator:
     """Scores a model after each task of a stream.
 
-    An adapter never changes once learned, nor do the router's eyes, so what an adapter said of a
+    An adapter never changes once learned, nor do the router's feature_adapter, so what an adapter said of a
     test image and what the router saw of it are kept: after each task only the new adapter is run.
 
     Args:
@@ -135,7 +135,7 @@ class Evaluator:
         progress: Progress = SILENT,
     ) -> Score:
         """Standing on the test images of all tasks learned so far."""
-        engine = current()
+        distributed = current()
         tests = [data.test for data in stream[: len(model.tasks)]]
         self._answers = {
             key: value for key, value in self._answers.items() if key[0] in model.adapters
@@ -149,12 +149,14 @@ class Evaluator:
         total = sum(len(tests[j]) for _, j in missing)
         with progress.track("evaluating", total) as step:
             for adapter, j in missing:
-                self._answers[adapter, j] = model.adapter_logits(tests[j].images, adapter, engine)
+                self._answers[adapter, j] = model.adapter_logits(
+                    tests[j].images, adapter, distributed
+                )
                 step(len(tests[j]))
         for data in stream[len(self._features) :]:
-            self._features.append(model.router_features(data.test.images, engine=engine))
+            self._features.append(model.router_features(data.test.images, distributed=distributed))
         if self._compared:
-            self._fit_compared(self._compared, model, stream[: len(tests)], engine)
+            self._fit_compared(self._compared, model, stream[: len(tests)], distributed)
         scores = [self._score_task(model, j, test) for j, test in enumerate(tests)]
         return Score(scores, *self._novelty(model, len(tests)))
 
@@ -163,7 +165,7 @@ class Evaluator:
         router: Router,
         model: RememberingTransformer,
         stream: tuple[TaskData, ...],
-        engine: Engine,
+        distributed: Distributed,
     ) -> None:
         """It sees the frozen backbone; like the model's own, it learns each task once."""
         for j, data in enumerate(stream):
@@ -171,17 +173,23 @@ class Evaluator:
                 continue
             train, test = (
                 encode_task(
-                    model.backbone, router, None, 0, task.images, keep=False, engine=engine
+                    model.backbone,
+                    router,
+                    None,
+                    0,
+                    task.images,
+                    keep=False,
+                    distributed=distributed,
                 ).features
                 for task in (data.train, data.test)
             )
             rng = generator(model.settings.seed, "router")
-            router.add(j, router.fit(train, data.train.targets, rng, engine))
-            self._compared_features.append(engine.joined(test))
+            router.add(j, router.fit(train, data.train.targets, rng, distributed))
+            self._compared_features.append(distributed.all_gather(test))
 
     def _score_task(self, model: RememberingTransformer, j: int, test: Task) -> TaskScore:
         features, images = self._features[j], torch.arange(len(test))
-        errors, known = model.router.opinion(features)
+        errors, known = model.router.scores_and_logits(features)
         position = {label: i for i, label in enumerate(model.classes)}
         wanted = torch.tensor([position[label] for label in test.labels])
         answers = torch.zeros(len(model.adapters), len(test), len(position))
@@ -198,7 +206,7 @@ class Evaluator:
         for unit in self.units:
             tasks = choose(errors, groups(unit, len(test)))
             said = answers[gate[tasks], images]
-            said = model.combine(said, known, model.gate(tasks), certain=unit != "sample")
+            said = model.combine(said, known, model.gate(tasks), hard_routing=unit != "sample")
             accuracy[unit] = _share(said.argmax(1) == wanted)
             routing_accuracy[unit] = _share(tasks == j)
         own = TaskScore(
@@ -240,7 +248,7 @@ class Evaluator:
         if learned == len(self._features):
             return alarms, None
         new = torch.cat(self._features[learned:])
-        strange = [model.router.strangeness(part).cpu() for part in (known, new)]
+        strange = [model.router.ood_score(part).cpu() for part in (known, new)]
         truth = torch.arange(len(known) + len(new)) >= len(known)
         return alarms, float(roc_auc_score(truth, torch.cat(strange)))
 

@@ -18,7 +18,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from remembering.files import write_atomic
 from remembering.report import plots
 from remembering.report.comparison import (
     Comparison,
@@ -37,6 +36,7 @@ from remembering.report.tables import (
     tasks_table,
     units_table,
 )
+from remembering.runtime.files import write_atomic
 
 FILE_NAME = "report.html"
 ANCHORS = ("reading", "rerun")

@@ -19,10 +19,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from remembering.errors import RememberingError
-from remembering.files import write_atomic
 from remembering.report.published import FOOTPRINTS
 from remembering.report.results import Group, Statistic
 from remembering.report.tables import BASELINE_NAMES, kept, size
+from remembering.runtime.files import write_atomic
 
 INK = "#24292f"
 """Text and axes. The page replaces exactly this colour, to follow light and dark."""

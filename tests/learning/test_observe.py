@@ -1,0 +1,268 @@
+"""Streams without task boundaries, on the bundled backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from remembering.config import RouterSettings
+from remembering.data.sources import load
+from remembering.data.streams.split import split
+from remembering.data.task import Task
+from remembering.errors import RememberingError
+from remembering.learning.observe import binomial_tail
+from remembering.model import RememberingTransformer
+from remembering.runtime.seeding import permutation
+
+BATCH = 40
+
+
+@pytest.fixture(scope="module")
+def digits() -> list[tuple[Tensor, list[int]]]:
+    """Images and labels of three tasks of two digits: 120 to learn from, 60 to ask about."""
+    stream = split(load("digits"), [2, 2, 2], seed=0)
+    order = permutation(180, 0, "writers")  # the files come writer by writer
+    return [
+        (task.train.images[order], [task.train.labels[i] for i in order.tolist()])
+        for task in stream.tasks
+    ]
+
+
+def new_model(feature_adapter: int = 0) -> RememberingTransformer:
+    router = RouterSettings(feature_adapter=feature_adapter, feature_steps=40)
+    return RememberingTransformer.from_backbone("bundled", epochs=4, lr=3e-3, router=router)
+
+
+def feed(model: RememberingTransformer, images: Tensor, labels: list[int]) -> list[int]:
+    """Batch after batch; how many tasks there are after each."""
+    counts = []
+    for rows in torch.arange(len(labels)).split(BATCH):
+        model.observe(images[rows], [labels[i] for i in rows.tolist()])
+        counts.append(len(model.tasks))
+    return counts
+
+
+def accuracy(model: RememberingTransformer, digits: list[tuple[Tensor, list[int]]]) -> float:
+    asked = [(images[120:], labels[120:]) for images, labels in digits]
+    right = [
+        a == b
+        for images, labels in asked
+        for a, b in zip(model.predict(images).labels, labels, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+@pytest.fixture(scope="module")
+def observed(digits: list[tuple[Tensor, list[int]]]) -> RememberingTransformer:
+    """The three tasks in a row, no boundaries given; then the first comes back."""
+    model = new_model()
+    for images, labels in digits:
+        feed(model, images[:120], labels[:120])
+    model.flush()
+    return model
+
+
+def test_tasks_are_found_where_they_begin(
+    observed: RememberingTransformer, digits: list[tuple[Tensor, list[int]]]
+) -> None:
+    assert [set(record.classes) for record in observed.tasks] == [
+        set(labels) for _, labels in digits
+    ]
+    assert accuracy(observed, digits) > 0.9
+
+
+def test_a_recurring_task_is_recognised_and_gets_no_adapter(
+    observed: RememberingTransformer, digits: list[tuple[Tensor, list[int]]]
+) -> None:
+    images, labels = digits[1]
+    prediction = observed.observe(images[120:], labels[120:])
+    assert prediction.recognised == {observed.tasks[1].name: 60}
+    assert (prediction.learned, prediction.waiting) == ([], 0)
+    assert len(observed.adapters) == 3
+
+
+def test_refining_adds_to_the_sums_as_if_it_had_been_there(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    feed(model, images[:120], labels[:120])
+    model.flush()
+    targets = torch.tensor([model.tasks[0].classes.index(label) for label in labels])
+    whole = model.router.fit(model.router_features(images), targets, torch.Generator())
+    model.observe(images[120:], labels[120:], refine=True)
+    torch.testing.assert_close(model.router.experts[0]["sums"], whole["sums"])
+    torch.testing.assert_close(model.router.shared["scatter"], whole["scatter"])
+
+
+def test_blurred_boundaries_cost_no_class(digits: list[tuple[Tensor, list[int]]]) -> None:
+    """Around each boundary, two batches mix the task that ends with the one that begins."""
+    images = torch.cat([part[:120] for part, _ in digits])
+    labels = [label for _, part in digits for label in part[:120]]
+    order = torch.arange(len(labels))
+    for boundary in (120, 240):
+        rows = slice(boundary - BATCH, boundary + BATCH)
+        order[rows] = order[rows][permutation(2 * BATCH, 0, "blur", boundary)]
+    model = new_model()
+    feed(model, images[order], [labels[i] for i in order.tolist()])
+    model.flush()
+    assert set(model.classes) == set(labels)
+    assert accuracy(model, digits) > 0.9
+    assert len(model.adapters) <= 4
+
+
+def test_the_same_labels_in_another_look_are_another_task(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    images, labels = digits[0]
+    pixels = permutation(images.shape[2] * images.shape[3], 0, "pixels")
+    mixed = images.flatten(2)[:, :, pixels].reshape(images.shape)
+    model = new_model()
+    feed(model, images[:120], labels[:120])
+    feed(model, mixed[:120], labels[:120])
+    feed(model, images[120:], labels[120:])
+    model.flush()
+    assert len(model.tasks) == 2
+
+
+def test_what_waits_cannot_be_saved_and_wrong_batches_change_nothing(
+    digits: list[tuple[Tensor, list[int]]], tmp_path: pytest.TempPathFactory
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    assert model.observe(images[:20], labels[:20]).waiting == 20
+    with pytest.raises(RememberingError, match="20 observed images wait"):
+        model.save(str(tmp_path))
+    with pytest.raises(RememberingError, match="labels"):
+        model.observe(images[:3], labels[:2])
+    assert model.observe(images[20:40], labels[20:40]).waiting == 40
+
+
+def test_a_single_class_waits_for_company(digits: list[tuple[Tensor, list[int]]]) -> None:
+    images, labels = digits[0]
+    rows = torch.tensor([i for i, label in enumerate(labels) if label == labels[0]][:10])
+    model = new_model()
+    model.observe(images[rows], [labels[0]] * 10)
+    with pytest.raises(RememberingError, match="cannot be learned yet"):
+        model.flush()
+    assert model.observe(images[rows], [labels[0]] * 10).waiting == 20
+
+
+def test_eyes_that_open_meanwhile_do_not_split_tasks(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    """The first task opens them while the second waits: what waits is then seen through them."""
+    model = new_model(feature_rank=8)
+    for images, labels in digits:
+        feed(model, images, labels)
+    model.flush()
+    assert [set(record.classes) for record in model.tasks] == [set(part) for _, part in digits]
+    assert [record.images for record in model.tasks] == [180, 180, 180]
+
+
+def test_one_class_after_another_makes_tasks(digits: list[tuple[Tensor, list[int]]]) -> None:
+    model = new_model()
+    for images, labels in digits[:2]:
+        for label in dict.fromkeys(labels):
+            rows = torch.tensor([i for i, other in enumerate(labels) if other == label])
+            feed(model, images[rows], [label] * len(rows))
+    model.flush()
+    assert set(model.classes) == {label for _, part in digits[:2] for label in part}
+
+
+def failing(error: type[BaseException]) -> Callable[..., None]:
+    def fails(*arguments: object) -> None:
+        raise error("no")
+
+    return fails
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RememberingError])
+def test_what_fails_to_be_learned_still_waits(
+    error: type[BaseException],
+    digits: list[tuple[Tensor, list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:40], labels[:40])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "learn", failing(error))
+        with pytest.raises(error):
+            model.flush()
+    assert len(model.flush()) == 1
+
+
+def test_what_cannot_be_learned_at_all_can_be_let_go(
+    digits: list[tuple[Tensor, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:40], labels[:40])
+
+    monkeypatch.setattr(model, "learn", failing(RememberingError))
+    assert model.flush(discard=True) == []
+    assert model.observe(images[:2], labels[:2]).waiting == 2
+
+
+def test_labels_of_another_kind_are_refused(digits: list[tuple[Tensor, list[int]]]) -> None:
+    images, labels = digits[0]
+    model = new_model()
+    model.observe(images[:20], labels[:20])
+    for _ in range(2):  # while they wait, and when they are learned
+        with pytest.raises(RememberingError, match="str labels, but those before it are int"):
+            model.observe(images[:20], [str(label) for label in labels[:20]])
+        model.flush()
+
+
+def test_a_rare_label_waits_without_harm_and_can_be_let_go(
+    digits: list[tuple[Tensor, list[int]]], tmp_path: Path
+) -> None:
+    model = new_model()
+    (first, labels), (second, others), (third, _) = digits
+    model.observe(torch.cat([first[:40], third[:1]]), [*labels[:40], 99])
+    model.observe(first[40:80], labels[40:80])
+    feed(model, second, others)  # another draft, that comes to have as many batches
+    with pytest.raises(RememberingError, match="one image"):
+        model.flush()
+    with pytest.raises(RememberingError, match="discard=True"):
+        model.save(tmp_path / "model")
+    model.flush(discard=True)
+    assert set(model.classes) == {*labels, *others}
+    model.save(tmp_path / "model")
+
+
+def test_labels_of_a_forgotten_task_are_new_again(digits: list[tuple[Tensor, list[int]]]) -> None:
+    """Also if another task keeps the adapter that knew them."""
+    model = RememberingTransformer.from_backbone(
+        "bundled", epochs=1, capacity=1, memory=8, router=RouterSettings(feature_rank=0)
+    )
+    for name, (images, labels) in zip("ab", digits[:2], strict=True):
+        model.learn(Task(name, images[:40], labels[:40]))
+    model.forget("a")
+    images, labels = digits[0]
+    assert model.observe(images[:4], labels[:4]).waiting == 4
+
+
+def test_refining_what_cannot_be_refined_is_refused_at_once(
+    digits: list[tuple[Tensor, list[int]]],
+) -> None:
+    router = RouterSettings(kind="subspace")
+    model = RememberingTransformer.from_backbone("bundled", router=router)
+    images, labels = digits[0]
+    with pytest.raises(RememberingError, match="cannot be refined"):
+        model.observe(images[:20], labels[:20], refine=True)
+    assert model.observe(images[:20], labels[:20]).waiting == 20
+
+
+@pytest.mark.parametrize("total", [10, 1000, 5000])
+def test_the_tail_of_a_binomial(total: int) -> None:
+    for count in (0, total // 5, total // 4, total):
+        wanted = float(binom.sf(count - 1, total, 0.2))
+        assert binomial_tail(count, total, 0.2) == pytest.approx(wanted, rel=1e-6, abs=1e-12)

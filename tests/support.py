@@ -1,0 +1,121 @@
+"""Helpers that several test modules share: small random checkpoints, tasks and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from remembering.adapters.lora import Adapter
+from remembering.backbones.backbone import Backbone
+from remembering.config import RouterSettings
+from remembering.data.task import Task
+from remembering.learning.checkpoint import Checkpoint
+from remembering.model import RememberingTransformer
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+_COMMON = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 16,
+    "patch_size": 4,
+    "num_channels": 3,
+}
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**_COMMON)),
+    "vit-classifier": lambda: transformers.ViTForImageClassification(
+        transformers.ViTConfig(**_COMMON, num_labels=10)
+    ),
+    "deit": lambda: transformers.DeiTModel(transformers.DeiTConfig(**_COMMON)),
+    "dinov2": lambda: transformers.Dinov2Model(transformers.Dinov2Config(**_COMMON)),
+    "dinov2-swiglu-classifier": lambda: transformers.Dinov2ForImageClassification(
+        transformers.Dinov2Config(**_COMMON, use_swiglu_ffn=True, num_labels=10)
+    ),
+    "dinov2-registers": lambda: transformers.Dinov2WithRegistersModel(
+        transformers.Dinov2WithRegistersConfig(**_COMMON)
+    ),
+    "clip": lambda: transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**_COMMON)),
+}
+
+
+def make_checkpoint(family: str, folder: Path) -> Path:
+    """A random checkpoint of a family in hub layout; all weights random, so that all matter."""
+    torch.manual_seed(0)
+    model = FAMILIES[family]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_task(number: int = 0, classes: tuple[Any, ...] = ("a", "b"), per_class: int = 6) -> Task:
+    """Images whose classes differ in brightness and whose tasks differ in where they are bright."""
+    rng = torch.Generator().manual_seed(number)
+    images = torch.randint(0, 60, (len(classes) * per_class, 3, 16, 16), generator=rng)
+    for i in range(len(classes)):
+        rows = slice(i * per_class, (i + 1) * per_class)
+        images[rows, :, 4 * (number % 4) : 4 * (number % 4) + 4] += 60 + 120 * i // len(classes)
+    labels = [label for label in classes for _ in range(per_class)]
+    return Task(f"task {number}", images.to(torch.uint8), labels)
+
+
+FAST: dict[str, Any] = {
+    "epochs": 3,
+    "batch_size": 8,
+    "lr": 1e-2,
+    "router": RouterSettings(kind="subspace"),
+}
+
+
+def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransformer:
+    model = RememberingTransformer.from_backbone(backbone, **{**FAST, **changes})
+    for number in range(tasks):
+        model.learn(make_task(number, (f"a{number}", f"b{number}")))
+    return model
+
+
+def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
+    """Every number that a model keeps."""
+    result: dict[str, Tensor] = {}
+    for n, adapter in model.adapters.items():
+        result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
+        result |= {f"w{n}": model.heads[n].weight, f"c{n}": model.heads[n].bias}
+    for t, expert in model.router.experts.items():
+        result |= {f"expert {t} {key}": value for key, value in expert.items()}
+    result |= {f"memory {t}": memory.images for t, memory in model.memories.items()}
+    return {key: value.clone() for key, value in result.items()}
+
+
+class DiedError(Exception):
+    """As if the process had died."""
+
+
+class Dying(Checkpoint):
+    """Saves so many times, and then the process is gone."""
+
+    def write(self, *arguments: Any) -> None:
+        super().write(*arguments)
+        if int(self.path.with_suffix(".left").read_text()) == 0:
+            raise DiedError
+        left = int(self.path.with_suffix(".left").read_text())
+        self.path.with_suffix(".left").write_text(str(left - 1))
+
+
+def random_adapter(backbone: Backbone, seed: int, rank: int = 2, first_layer: int = 0) -> Adapter:
+    rng = torch.Generator().manual_seed(seed)
+    adapter = Adapter.new(backbone, rank, first_layer, rng)
+    adapter.b.normal_(0, 0.1, generator=rng)
+    return adapter
+
+
+def some_tokens(backbone: Backbone, n: int) -> Tensor:
+    rng = torch.Generator().manual_seed(1)
+    return backbone.embed(torch.randint(0, 256, (n, 3, 16, 16), generator=rng).to(torch.uint8))

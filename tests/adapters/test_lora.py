@@ -16,7 +16,8 @@ from support import FAMILIES, random_adapter, some_tokens
 from torch import Tensor
 
 from remembering.adapters.bank import AdapterBank
-from remembering.adapters.lora import Adapter, OneAdapter, from_peft, to_peft
+from remembering.adapters.lora import Adapter, OneAdapter
+from remembering.adapters.peft_format import from_peft, to_peft
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 

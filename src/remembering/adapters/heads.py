@@ -80,7 +80,7 @@ class Head:
         return torch.tensor([column[label] for label in labels])
 
 
-class Heads:
+class StackedHeads:
     """All heads at once: one product answers a batch whose samples use different adapters."""
 
     def __init__(self, heads: Mapping[int, Head]):

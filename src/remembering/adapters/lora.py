@@ -1,36 +1,23 @@
 """LoRA adapters, and one forward for a batch whose samples use different ones.
 
 An adapter adds B A x to the Q, K, V and O projections of a layer: A is (rank, dim) and random,
-B is (dim, rank) and zero, so that a new adapter changes nothing yet. Files are PEFT's.
+B is (dim, rank) and zero, so that a new adapter changes nothing yet.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load, save
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 
 PROJECTIONS = 4  # Q, K, V, O
-_NOT_PLAIN = (
-    "use_dora",
-    "use_rslora",
-    "fan_in_fan_out",
-    "rank_pattern",
-    "alpha_pattern",
-    "modules_to_save",
-)
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -70,6 +57,16 @@ class Adapter:
     def parameters(self) -> int:
         """4 · L · 2D · r: what the paper counts as memory footprint."""
         return self.a.numel() + self.b.numel()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(layers, 4, rank, dim, first layer): adapters of one shape can share a batch."""
+        return (*self.a.shape, self.first_layer)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of A and B."""
+        return self.a.nbytes + self.b.nbytes
 
     def active(self) -> OneAdapter:
         """For a forward in which every sample uses this adapter; gradients reach A and B."""
@@ -175,117 +172,3 @@ class MixedAdapters:
             up.diagonal(dim1=1, dim2=3).copy_(b.permute(0, 3, 2, 1))
             up = up.view(n, count * rank, count * dim)
         return out.baddbmm_(down, up)
-
-
-def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
-    """The files that `peft.PeftModel.from_pretrained` reads for the same backbone."""
-    weights: dict[str, Tensor] = {}
-    for key, (layer, p) in _peft_keys(backbone, adapter.first_layer).items():
-        weights[f"{key}.lora_A.weight"] = adapter.a[layer, p].cpu().contiguous()
-        weights[f"{key}.lora_B.weight"] = adapter.b[layer, p].cpu().contiguous()
-    config = {
-        "peft_type": "LORA",
-        "task_type": None,
-        "base_model_name_or_path": backbone.name,
-        "r": adapter.rank,
-        "lora_alpha": adapter.rank,  # PEFT scales by alpha / r; the paper does not scale
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "target_modules": sorted(
-            {name.rsplit(".", 1)[1] for name in backbone.family.projections(0)}
-        ),
-        "layers_to_transform": list(range(adapter.first_layer, backbone.depth)),
-        "layers_pattern": backbone.family.layers.rsplit(".", 1)[-1],
-    }
-    return {
-        CONFIG_FILE: (json.dumps(config, indent=2) + "\n").encode(),
-        WEIGHTS_FILE: save(weights, metadata={"format": "pt"}),
-    }
-
-
-def from_peft(folder: Path, backbone: Backbone) -> Adapter:
-    """Read a LoRA adapter in PEFT's format, ours or anyone's with Q, K, V and O adapted."""
-    try:
-        files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
-    except FileNotFoundError as error:
-        raise RememberingError(
-            f"{folder} is no PEFT adapter: {error.filename} is missing"
-        ) from error
-    except OSError as error:
-        raise RememberingError(f"{folder} cannot be read ({error.strerror})") from error
-    return unpack_peft(files, folder, backbone)
-
-
-def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) -> Adapter:
-    """The adapter in PEFT's two files, which come from `folder`."""
-    try:
-        config: dict[str, Any] = json.loads(files[CONFIG_FILE])
-        weights = load(files[WEIGHTS_FILE])
-    except Exception as error:  # safetensors and json each raise their own
-        raise RememberingError(f"the adapter in {folder} is damaged ({error})") from error
-    try:
-        layers = config.get("layers_to_transform")
-        layers = list(range(backbone.depth)) if layers is None else sorted(layers)
-        first, rank = layers[0], int(config["r"])
-        scale = config.get("lora_alpha", rank) / rank
-        unsupported = [key for key in _NOT_PLAIN if config.get(key)]
-        unsupported += ["bias"] if config.get("bias", "none") != "none" else []
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-        KeyError,
-        IndexError,
-        ZeroDivisionError,
-    ) as error:
-        raise RememberingError(
-            f"{folder / CONFIG_FILE} is no LoRA configuration ({error})"
-        ) from error
-    if unsupported:
-        raise RememberingError(
-            f"the adapter in {folder} uses {', '.join(unsupported)}; only plain LoRA is read"
-        )
-    if layers != list(range(first, backbone.depth)):
-        raise RememberingError(
-            f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
-            f"{layers}, but all from one on to the last are needed"
-        )
-    shape = (len(layers), PROJECTIONS)
-    keys = _peft_keys(backbone, first)
-    others = set(weights) - {f"{key}.lora_{part}.weight" for key in keys for part in "AB"}
-    if others:
-        raise RememberingError(
-            f"the adapter in {folder} does not fit backbone '{backbone.name}': it also adapts "
-            f"{min(others)}; only Q, K, V and O can be"
-        )
-    try:
-        a = [_exactly(weights[f"{key}.lora_A.weight"], rank, backbone.dim) for key in keys]
-        b = [_exactly(weights[f"{key}.lora_B.weight"], backbone.dim, rank) for key in keys]
-    except (KeyError, ValueError) as error:
-        raise RememberingError(
-            f"the adapter in {folder} does not fit backbone '{backbone.name}': {error}"
-        ) from error
-    # Copies in torch's own memory: how a product is rounded depends on where tensors lie.
-    stacked_a, stacked_b = torch.stack(a).float(), torch.stack(b).float() * scale
-    return Adapter(
-        stacked_a.unflatten(0, shape).to(backbone.device),
-        stacked_b.unflatten(0, shape).to(backbone.device),
-        first,
-    )
-
-
-def _exactly(tensor: Tensor, *shape: int) -> Tensor:
-    if tensor.shape != shape:
-        raise ValueError(f"shape {tuple(tensor.shape)} where {shape} is needed")
-    return tensor
-
-
-def _peft_keys(backbone: Backbone, first_layer: int) -> dict[str, tuple[int, int]]:
-    """PEFT's name of each adapted projection, with its (layer, projection) in `a` and `b`."""
-    return {
-        f"base_model.model.{name}": (index - first_layer, p)
-        for index in range(first_layer, backbone.depth)
-        for p, name in enumerate(backbone.family.projections(index))
-    }

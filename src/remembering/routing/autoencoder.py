@@ -9,12 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.routing.base import Expert, ReconstructionRouter, linear_errors
+from remembering.routing.base import Expert
+from remembering.routing.reconstruction import ReconstructionRouter, linear_errors
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
 
 class AutoencoderRouter(ReconstructionRouter):
-    """V̂ = G F σ(V), trained on ℓ = (σ(V) − V̂)² with AdamW (β = 0.9, 0.999; weight decay 0.01).
+    """Autoencoders V̂ = G F σ(V) that minimise ℓ = (σ(V) − V̂)².
+
+    Trained with AdamW (β = 0.9, 0.999; weight decay 0.01).
 
     `hidden = 0` is the two-layer form: F encodes, G decodes, both linear without bias.
     `hidden = 32` with `latent = 1` is the four-layer form of the permutation tasks: widths
@@ -23,8 +26,8 @@ class AutoencoderRouter(ReconstructionRouter):
     >>> from remembering.config import RouterSettings
     >>> router = AutoencoderRouter(RouterSettings("autoencoder", epochs=1))
     >>> rng = torch.Generator().manual_seed(0)
-    >>> router.add(0, router.fit(torch.rand(20, 17), torch.arange(20) % 2, rng))
-    >>> router.score(torch.rand(3, 17)).shape
+    >>> expert = router.fit(torch.rand(20, 17), torch.arange(20) % 2, rng)
+    >>> router.with_expert(0, expert).scores(torch.rand(3, 17)).shape
     torch.Size([3, 1])
     """
 
@@ -35,7 +38,7 @@ class AutoencoderRouter(ReconstructionRouter):
         rng: torch.Generator,
         distributed: Distributed = SINGLE_PROCESS,
     ) -> Expert:
-        """As ever, on the features of all processes: its many small steps are soon done."""
+        """Fit in every process to the features of all of them: the steps are small and fast."""
         return super().fit(distributed.all_gather(features), targets, rng)
 
     def fit_expert(
@@ -59,7 +62,7 @@ class AutoencoderRouter(ReconstructionRouter):
                 optimizer.step()
         return {key: value.detach() for key, value in expert.items()}
 
-    def errors(self, features: Tensor, experts: Expert) -> Tensor:
+    def reconstruction_errors(self, features: Tensor, experts: Expert) -> Tensor:
         if not self.settings.hidden:
             return linear_errors(features, experts["encoder"], experts["decoder"])
         reconstruction = self._reconstruct(features, experts)  # (e, n, dim)
@@ -72,7 +75,7 @@ class AutoencoderRouter(ReconstructionRouter):
         return features @ expert["encoder"].mT
 
     def _reconstruct(self, x: Tensor, expert: Expert) -> Tensor:
-        """x̂ (n, dim), or (e, n, dim) for stacked experts."""
+        """Return x̂: (n, dim), or (e, n, dim) for stacked experts."""
         latent = self.encode(x, expert)
         if self.settings.hidden:
             return _layer(_layer(latent, expert, 3).relu(), expert, 4)
@@ -86,7 +89,7 @@ class AutoencoderRouter(ReconstructionRouter):
                 "decoder": _uniform((dim, latent), latent, rng),
             }
         widths = (dim, hidden, latent, hidden, dim)
-        expert: Expert = {}
+        expert: dict[str, Tensor] = {}
         for i, (before, after) in enumerate(pairwise(widths), start=1):
             expert[f"weight{i}"] = _uniform((after, before), before, rng)
             expert[f"bias{i}"] = _uniform((after,), before, rng)
@@ -94,7 +97,7 @@ class AutoencoderRouter(ReconstructionRouter):
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:
-    """torch's own initialisation of a linear layer, from an explicit generator."""
+    """Initialise as `torch.nn.Linear` does, from an explicit generator."""
     bound = 1 / math.sqrt(fan_in)
     return torch.empty(shape).uniform_(-bound, bound, generator=rng)
 

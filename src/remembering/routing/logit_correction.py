@@ -1,4 +1,4 @@
-"""Boundaries between the classes of different tasks, learned on kept feature vectors."""
+"""Logit correction: refine the boundaries between classes of different tasks on kept features."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 STRENGTH = 0.03
-"""What holds boundaries to where they were; chosen on training images, see docs/routing.md."""
+"""Weight of the penalty; chosen on training images, see docs/routing.md."""
 STEPS = 25
 
 
 def fit_logit_correction(logits: Tensor, features: Tensor, targets: Tensor) -> Tensor:
-    """What to add to logits (n, classes), as weights and bias side by side: (classes, dim + 1).
+    """Fit weights and biases (classes, dim + 1) that are added to logits (n, classes).
 
-    Logistic regression that starts from the logits as they are,
-    min over Δ, δ of the mean cross entropy of logits + Δ x + δ, plus STRENGTH · ‖Δ‖²,
-    where the features x (n, dim) are whitened, so that ‖Δ‖² means the same for all of them.
+    Logistic regression with the given logits as offset: minimise over Δ, δ the mean cross-entropy
+    of logits + Δ x + δ plus STRENGTH · ‖Δ‖². The features x (n, dim) are whitened, so that the
+    penalty treats them alike.
 
     >>> x = torch.tensor([[1.0, 0.2], [-1.0, 0.2], [0.9, -0.2], [-0.9, -0.2]])
-    >>> change = fit_logit_correction(torch.zeros(4, 2), x, torch.tensor([0, 1, 0, 1]))
-    >>> (x @ change[:, :-1].mT.float() + change[:, -1]).argmax(1)
+    >>> correction = fit_logit_correction(torch.zeros(4, 2), x, torch.tensor([0, 1, 0, 1]))
+    >>> (x @ correction[:, :-1].mT.float() + correction[:, -1]).argmax(1)
     tensor([0, 1, 0, 1])
     """
-    start, x = logits.float(), features.float()
-    change = x.new_zeros(logits.shape[1], x.shape[1] + 1).requires_grad_()
+    offset, x = logits.float(), features.float()
+    correction = x.new_zeros(logits.shape[1], x.shape[1] + 1).requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [change], max_iter=STEPS, history_size=8, line_search_fn="strong_wolfe"
+        [correction], max_iter=STEPS, history_size=8, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        outputs = start + x @ change[:, :-1].mT + change[:, -1]
-        value = F.cross_entropy(outputs, targets) + STRENGTH * change[:, :-1].square().sum()
+        outputs = offset + x @ correction[:, :-1].mT + correction[:, -1]
+        penalty = STRENGTH * correction[:, :-1].square().sum()
+        value = F.cross_entropy(outputs, targets) + penalty
         value.backward()
         return value
 
     with torch.enable_grad():
         optimizer.step(loss)
-    return change.detach().to(logits.dtype)
+    return correction.detach().to(logits.dtype)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
-from remembering.routing.base import Expert, ReconstructionRouter, linear_errors
+from remembering.routing.base import Expert
+from remembering.routing.reconstruction import ReconstructionRouter, linear_errors
 from remembering.runtime.distributed import Distributed
 from remembering.runtime.mmap_buffer import chunk_rows
 
@@ -16,11 +17,11 @@ MAX_ITERATIONS, TOLERANCE = 20, 1e-12
 
 
 class SubspaceRouter(ReconstructionRouter):
-    """The top eigenspace of a task's second moments.
+    """Experts that project onto the top eigenspace of their task's second moments.
 
     argmin over G, F of Σ‖x − G F x‖² is F = Uᵀ, G = U with U the eigenvectors of Σ x xᵀ with the
-    largest eigenvalues (Eckart and Young, 1936). One pass over the data, exact, no learning rate;
-    the sums add up across batches and processes.
+    largest eigenvalues (Eckart and Young, 1936). One exact pass over the data without a
+    learning rate; the sums are additive over batches and processes.
     """
 
     def fit_expert(
@@ -28,10 +29,10 @@ class SubspaceRouter(ReconstructionRouter):
     ) -> Expert:
         return self._expert(distributed.all_reduce(_second_moments(features, rows)))
 
-    def fit_both(
+    def fit_with_trial(
         self, features: Tensor, held_out: Tensor, rng: torch.Generator, distributed: Distributed
     ) -> tuple[Expert, Expert]:
-        """From the same sums: each row is read once."""
+        """Fit both experts from the same sums, reading each row once."""
         rows = torch.arange(len(features), device=features.device)
         rest = distributed.all_reduce(_second_moments(features, rows[~held_out]))
         everything = rest + distributed.all_reduce(_second_moments(features, rows[held_out]))
@@ -43,7 +44,7 @@ class SubspaceRouter(ReconstructionRouter):
         basis = basis * basis.sum(0).sign().masked_fill(basis.sum(0) == 0, 1)
         return {"basis": basis.float().contiguous()}
 
-    def errors(self, features: Tensor, experts: Expert) -> Tensor:
+    def reconstruction_errors(self, features: Tensor, experts: Expert) -> Tensor:
         basis = experts["basis"]
         return linear_errors(features, basis.mT, basis)
 
@@ -52,7 +53,7 @@ class SubspaceRouter(ReconstructionRouter):
 
 
 def _second_moments(features: Tensor, rows: Tensor) -> Tensor:
-    """Σ x xᵀ over some rows of the features: (dim, dim)."""
+    """Return Σ x xᵀ over some rows of the features: (dim, dim)."""
     dim = features.shape[1]
     if dim > MAX_DIM:
         raise RememberingError(
@@ -67,11 +68,10 @@ def _second_moments(features: Tensor, rows: Tensor) -> Tensor:
 
 
 def top_eigenvectors(matrix: Tensor, count: int) -> Tensor:
-    """Those of the largest eigenvalues, the largest first: (dim, count).
+    """Return the eigenvectors of the largest eigenvalues, largest first: (dim, count).
 
-    Few of many are found by multiplying a few vectors by the matrix again and again (orthogonal
-    iteration with Rayleigh and Ritz's choice), which ends soon if they stand out. If they do not,
-    the whole spectrum is computed.
+    Orthogonal iteration with Rayleigh-Ritz projection converges in a few steps if the leading
+    eigenvalues are well separated; otherwise the full eigendecomposition is computed.
     """
     block = 2 * count + 8
     if block < len(matrix) // 8:
@@ -81,10 +81,10 @@ def top_eigenvectors(matrix: Tensor, count: int) -> Tensor:
         for _ in range(MAX_ITERATIONS):
             basis = torch.linalg.qr(matrix @ basis).Q
             image = matrix @ basis
-            values, turn = torch.linalg.eigh(basis.mT @ image)  # ascending
-            basis, image = basis @ turn, image @ turn
-            away = (image - basis * values)[:, -count:].norm(dim=0)
-            if away.max() <= TOLERANCE * values[-1]:
+            values, rotation = torch.linalg.eigh(basis.mT @ image)  # ascending
+            basis, image = basis @ rotation, image @ rotation
+            residual = (image - basis * values)[:, -count:].norm(dim=0)
+            if residual.max() <= TOLERANCE * values[-1]:
                 return basis[:, -count:].flip(1)
     vectors: Tensor = torch.linalg.eigh(matrix).eigenvectors
     return vectors[:, -count:].flip(1)

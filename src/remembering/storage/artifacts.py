@@ -19,7 +19,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from remembering.adapters.heads import Head
-from remembering.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, Adapter, unpack_peft
+from remembering.adapters.lora import Adapter
+from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, unpack_peft
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 from remembering.learning.replay import Memory

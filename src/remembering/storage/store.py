@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remembering.adapters.bank import AdapterBank
-from remembering.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, to_peft
+from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, to_peft
 from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.errors import RememberingError
 from remembering.inference.prediction import TaskRecord

@@ -1,0 +1,226 @@
+"""What follows from the running sums of a Gaussian router: logits, OOD scores, calibration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from remembering.routing.base import Expert
+from remembering.routing.logit_correction import fit_logit_correction
+from remembering.runtime.mmap_buffer import chunk_rows
+
+TEMPERATURES = [2 ** (i / 4) for i in range(29)]
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """The covariance of `count` images with a given scatter, shrunk towards its diagonal."""
+
+    scatter: Tensor
+    count: float
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """R with Σ⁻¹ = RᵀR."""
+        dim = len(self.scatter)
+        spread = self.scatter.diagonal()
+        # A constant feature, such as the CLS token of state 0, must not cause a division by zero.
+        floor = max(1e-6 * float(spread.mean()), 1e-12)
+        prior = (spread / self.count).clamp_min(floor / self.count) * dim
+        sigma = (self.scatter + prior.diag()) / (self.count + dim)
+        root = torch.linalg.cholesky(sigma)
+        eye = torch.eye(dim, dtype=root.dtype, device=root.device)
+        inverse: Tensor = torch.linalg.solve_triangular(root, eye, upper=False)
+        return inverse
+
+    def whiten(self, x: Tensor) -> Tensor:
+        """Transform x to the coordinates in which Σ is the identity."""
+        return x @ self.factor.mT
+
+    def leave_one_out_distances(
+        self, x: Tensor, means: Tensor, owner: Tensor, counts: Tensor
+    ) -> Tensor:
+        """Return squared distances of x to all means, as if x had not been part of the sums.
+
+        Leaving one image out is a rank-one update with a closed form (Sherman and Morrison, 1950).
+
+        Args:
+            x: (n, dim).
+            means: Whitened means, (m, dim).
+            owner: Index of the mean that each x is part of, (n,).
+            counts: Number of images behind that mean, (n,).
+
+        Returns:
+            Distances (n, m).
+        """
+        z = self.whiten(x)
+        residual = z - means[owner]
+        # W loses a · r rᵀ with a = n / (n − 1); in whitened coordinates Σ is (W + prior) / weight.
+        weight = self.count + len(self.scatter)
+        gain = counts / (counts - 1) / weight
+        leverage = residual.square().sum(1)
+        scale = gain / (1 - gain * leverage).clamp_min(1e-6)
+        along = (z * residual).sum(1, keepdim=True) - residual @ means.mT
+        distances = _squared_distances(z, means) + scale[:, None] * along.square()
+        grown = (counts / (counts - 1)).square()  # x − μ grows when μ moves away from x
+        rows = torch.arange(len(x), device=x.device)
+        distances[rows, owner] = grown * (leverage + scale * leverage.square())
+        return distances
+
+
+class ClassGaussians:
+    """Gaussians of all classes of all tasks; expensive parts are computed once, on first use.
+
+    Args:
+        experts: Experts of a `GaussianRouter`.
+        covariance: The covariance that all classes share.
+        temperature: Divides the log-likelihoods.
+        logit_correction: Added to weights and biases, (classes, dim + 1).
+        max_calibration: Upper bound on the calibration vectors that are used.
+    """
+
+    def __init__(
+        self,
+        experts: Sequence[Expert],
+        covariance: Covariance,
+        temperature: float,
+        logit_correction: Tensor | None,
+        max_calibration: int,
+    ):
+        self.experts = experts
+        self.covariance = covariance
+        self.temperature = temperature
+        self.logit_correction = logit_correction
+        self.max_calibration = max_calibration
+        self.counts = torch.cat([expert["counts"] for expert in experts])
+        self.means = torch.cat([expert["sums"] for expert in experts]) / self.counts[:, None]
+        sizes = torch.tensor([len(expert["counts"]) for expert in experts])
+        self.owner = torch.arange(len(experts)).repeat_interleave(sizes).to(self.means.device)
+
+    @cached_property
+    def _whitened(self) -> Tensor:
+        return self.covariance.whiten(self.means)
+
+    @cached_property
+    def _linear(self) -> tuple[Tensor, Tensor]:
+        """Weights and biases of log N(x; μ_c, Σ) / T without the terms common to all classes."""
+        weight = self._whitened @ self.covariance.factor / self.temperature
+        bias = -0.5 * self._whitened.square().sum(1) / self.temperature
+        if self.logit_correction is None:
+            return weight, bias
+        return weight + self.logit_correction[:, :-1], bias + self.logit_correction[:, -1]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return log-likelihoods (n, classes) up to a constant."""
+        weight, bias = self._linear
+        return features.double() @ weight.mT + bias
+
+    @cached_property
+    def _background(self) -> tuple[Covariance, Tensor]:
+        """One Gaussian of all images: the scatter within classes and that of their means."""
+        total = self.counts.sum()
+        centre = (self.counts @ self.means) / total
+        between = (self.means - centre) * self.counts[:, None].sqrt()
+        scatter = self.covariance.scatter + between.mT @ between
+        return Covariance(scatter, self.covariance.count), centre
+
+    def ood_scores(self, features: Tensor) -> Tensor:
+        """Return the Mahalanobis distance to the nearest class minus that to the background.
+
+        Relative Mahalanobis distance (Ren et al., 2021, arXiv:2106.09022): variation that all
+        images share does not count as novelty.
+        """
+        x = features.double()
+        background, centre = self._background
+        nearest = _squared_distances(self.covariance.whiten(x), self._whitened)
+        return nearest.min(1).values - background.whiten(x - centre).square().sum(1)
+
+    @cached_property
+    def _calibration(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Calibration features of all tasks, their classes, and leave-one-out distances."""
+        share = max(4, self.max_calibration // len(self.experts))
+        starts = [0, *itertools.accumulate(len(expert["counts"]) for expert in self.experts)]
+        every = math.ceil(len(self.experts) * share / self.max_calibration)
+        used = list(zip(self.experts, starts, strict=False))[::every]
+        x = torch.cat([expert["calibration_features"][:share] for expert, _ in used]).double()
+        owner = torch.cat([e["calibration_targets"][:share] + start for e, start in used])
+        distances = self.covariance.leave_one_out_distances(
+            x, self._whitened, owner, self.counts[owner]
+        )
+        return x, owner, distances
+
+    def best_temperature(self) -> float:
+        """Return the T ≥ 1 that maximises the likelihood of the calibration images.
+
+        With about as many features as images, Gaussians are overconfident.
+        """
+        _, owner, distances = self._calibration
+
+        @cache
+        def loss(i: int) -> float:
+            if not 0 <= i < len(TEMPERATURES):
+                return math.inf
+            return float(F.cross_entropy(-distances / (2 * TEMPERATURES[i]), owner))
+
+        # The loss is convex in 1 / T: descending from the previous optimum finds the new one.
+        best = min(range(len(TEMPERATURES)), key=lambda i: abs(TEMPERATURES[i] - self.temperature))
+        while loss(best - 1) <= loss(best):
+            best -= 1
+        while loss(best + 1) < loss(best):
+            best += 1
+        return TEMPERATURES[best]
+
+    def fit_correction(self) -> Tensor:
+        """Fit the logit correction on the calibration images, with leave-one-out logits."""
+        x, owner, distances = self._calibration
+        logits, whitened = -distances / (2 * self.temperature), self.covariance.whiten(x)
+        correction = fit_logit_correction(logits, whitened, owner)
+        return torch.cat([correction[:, :-1] @ self.covariance.factor, correction[:, -1:]], dim=1)
+
+    @cached_property
+    def calibration_scores(self) -> Tensor:
+        """Leave-one-out OOD scores of the calibration images, sorted."""
+        x, owner, distances = self._calibration
+        background, centre = self._background
+        total = self.counts.sum().expand(len(x))
+        zero = torch.zeros_like(owner)
+        to_background = background.leave_one_out_distances(
+            x, background.whiten(centre[None]), zero, total
+        )[:, 0]
+        return (distances.min(1).values - to_background).sort().values
+
+
+def class_sums(features: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the number of images of each class (classes,) and their sums (classes, dim)."""
+    counts = torch.bincount(targets, minlength=classes).double()
+    sums = counts.new_zeros(classes, features.shape[1])
+    for x, y in _chunks(features, targets):
+        sums.index_add_(0, y, x.double())
+    return counts, sums
+
+
+def scatter_within(features: Tensor, targets: Tensor, means: Tensor) -> Tensor:
+    """Return Σ (x − μ)(x − μ)ᵀ over all images, with μ the mean of an image's class: (dim, dim)."""
+    scatter = means.new_zeros(means.shape[1], means.shape[1])
+    for x, y in _chunks(features, targets):
+        residual = x.double() - means[y]
+        scatter.addmm_(residual.mT, residual)
+    return scatter
+
+
+def _chunks(features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Iterate over a few rows at a time: all of them in float64 may not fit into memory."""
+    size = chunk_rows(features.shape[1])
+    return zip(features.split(size), targets.split(size), strict=True)
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """Return ‖x − y‖² for all pairs: (n, m)."""
+    return x.square().sum(1, keepdim=True) - 2 * x @ y.mT + y.square().sum(1)

@@ -19,7 +19,8 @@ from common import Row, Timing, compare, interleaved, load, parser, publish
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.config import RouterSettings, Settings
-from remembering.inference.encoding import TokenCache, encode_task
+from remembering.inference.encoding import encode_task
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import TrainingSet, train
 from remembering.routing import make_router
 
@@ -52,7 +53,7 @@ def _against_training(folder: str | None, targets: torch.Tensor) -> list[Row]:
     router = make_router(settings.router.resolved(backbone.depth))
     feature_adapter = Adapter.new(backbone, settings.router.feature_rank, 0, torch.Generator())
     adapter = Adapter.new(backbone, settings.rank, 0, torch.Generator())
-    training_set = TrainingSet(TokenCache(backbone, images, 0).keep(), targets, "noise", 0)
+    training_set = TrainingSet(TokenCache(backbone, images, 0).filled(), targets, "noise", 0)
 
     def read() -> torch.Tensor:
         return encode_task(backbone, router, feature_adapter, 0, images, keep=False).features

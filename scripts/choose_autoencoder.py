@@ -17,7 +17,7 @@ from torch import Tensor
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
 from remembering.data.sources import load
-from remembering.inference.encoding import batches
+from remembering.inference.token_cache import batches
 from remembering.routing import Router, make_router
 from remembering.runtime.seeding import generator, permutation
 

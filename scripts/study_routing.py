@@ -24,7 +24,8 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings, Settings
 from remembering.data.sources import load
-from remembering.inference.encoding import TokenCache, batches, flip_horizontally
+from remembering.inference.encoding import flip_horizontally
+from remembering.inference.token_cache import TokenCache, batches
 from remembering.learning.training import TrainingSet, train
 from remembering.routing.gaussian import GaussianRouter
 from remembering.runtime.seeding import generator, permutation
@@ -139,7 +140,7 @@ def _feature_adapter(backbone: Backbone, learn: Tensor, rank: int, epochs: int) 
     settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
     first = learn[: PER_TASK * LEARNED]
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
-    training_set = TrainingSet(TokenCache(backbone, first, 0).keep(), targets, "the first task", 0)
+    training_set = TrainingSet(TokenCache(backbone, first, 0).filled(), targets, "the first task", 0)
     adapter = Adapter.new(backbone, rank, 0, generator(SEED, "eyes"))
     head = Head.linear(tuple(range(PER_TASK)), backbone)
     return train(backbone, adapter, head, training_set, settings)[0]

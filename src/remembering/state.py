@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -60,6 +60,7 @@ class PendingTask:
     """Observed images that will be learned as a task once the stream has moved on.
 
     Attributes:
+        number: Identifies the pending task within a state.
         images: Parts of batches.
         features: Router features of each part.
         labels: Labels of all images.
@@ -67,6 +68,7 @@ class PendingTask:
         idle: Number of batches observed since the last contribution.
     """
 
+    number: int
     images: tuple[ImageSequence, ...] = ()
     features: tuple[Tensor, ...] = ()
     labels: tuple[Label, ...] = ()
@@ -137,9 +139,35 @@ class ModelState:
             raise RememberingError(f"the state is inconsistent: {broken[0]}")
 
     @classmethod
-    def empty(cls, settings: Settings) -> ModelState:
-        """Return the state before the first task; `settings.router` must be resolved."""
+    def empty(cls, settings: Settings, backbone: Backbone) -> ModelState:
+        """Return the state before the first task.
+
+        Raises:
+            RememberingError: If the settings do not fit the backbone.
+        """
+        settings = replace(settings, router=settings.router.resolved(backbone.depth))
+        layers = f"the {backbone.depth} layers of '{backbone.name}'"
+        if settings.first_layer >= backbone.depth:
+            raise RememberingError(f"first_layer = {settings.first_layer} is not among {layers}")
+        if settings.router.layers[-1] > backbone.depth:
+            raise RememberingError(f"router.layers = {settings.router.layers} exceeds {layers}")
+        if settings.head == "frozen":
+            backbone.require_classifier()
         return cls(settings, make_router(settings.router))
+
+    def to(self, device: torch.device) -> ModelState:
+        """Return this state on another device."""
+        return replace(
+            self,
+            router=self.router.to(device),
+            adapters=self.adapters.to(device),
+            heads={number: head.to(device) for number, head in self.heads.items()},
+            feature_adapter=self.feature_adapter and self.feature_adapter.to(device),
+            pending=tuple(
+                replace(task, features=tuple(part.to(device) for part in task.features))
+                for task in self.pending
+            ),
+        )
 
     @cached_property
     def classes(self) -> tuple[Label, ...]:

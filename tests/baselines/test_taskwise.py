@@ -13,7 +13,7 @@ from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.rotations import Rotated
 from remembering.baselines.supsup import SupSup
 from remembering.data.task import Task
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import adapted
 
 from .example import DIGITS, SETTINGS, STREAM

@@ -13,7 +13,7 @@ from torch import Tensor
 from remembering.backbones.backbone import Backbone
 from remembering.data.augmentation import augmented
 from remembering.data.task import Task
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
 

@@ -20,7 +20,7 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.cli import main
 from remembering.config import Settings
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import TrainingSet, train
 from remembering.runtime.distributed import Distributed
 from remembering.runtime.progress import Progress

@@ -112,6 +112,14 @@ class AdapterBank(Mapping[int, Adapter]):
         """Return a bank that lacks this adapter."""
         return AdapterBank({n: e for n, e in self.entries.items() if n != number}, self.cache)
 
+    def to(self, device: torch.device) -> AdapterBank:
+        """Return a bank whose adapters in memory are on another device; the cache is emptied."""
+        entries = {
+            number: entry.to(device) if isinstance(entry, Adapter) else entry
+            for number, entry in self.entries.items()
+        }
+        return AdapterBank(entries, AdapterCache(self.cache.max_bytes))
+
     @property
     def parameters(self) -> int:
         """Number of parameters of all adapters."""

@@ -61,9 +61,13 @@ class Head:
         """The same classes with other weights."""
         return replace(self, weight=weight, bias=bias)
 
+    def to(self, device: torch.device) -> Head:
+        """Return this head on another device."""
+        return replace(self, weight=self.weight.to(device), bias=self.bias.to(device))
+
     @property
     def parameters(self) -> int:
-        """Numbers that must be kept for this head."""
+        """Number of stored parameters."""
         return self.weight.numel() + self.bias.numel() if self.trained else 0
 
     def features(self, backbone: Backbone, tokens: Tensor) -> Tensor:

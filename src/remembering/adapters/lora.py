@@ -68,6 +68,10 @@ class Adapter:
         """Memory of A and B."""
         return self.a.nbytes + self.b.nbytes
 
+    def to(self, device: torch.device) -> Adapter:
+        """Return this adapter on another device."""
+        return Adapter(self.a.to(device), self.b.to(device), self.first_layer)
+
     def active(self) -> OneAdapter:
         """For a forward in which every sample uses this adapter; gradients reach A and B."""
         return OneAdapter(self.a, self.b, self.first_layer)

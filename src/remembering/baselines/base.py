@@ -29,7 +29,7 @@ from remembering.config import Settings
 from remembering.data.images import ImageSequence, as_images
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache, batches
+from remembering.inference.token_cache import TokenCache, batches
 from remembering.learning.checkpoint import digest
 from remembering.learning.training import Batch, Callback, TrainingSet, adapted, logits, train
 from remembering.runtime.files import write_atomic
@@ -285,7 +285,7 @@ class SingleAdapter(Baseline, Callback):
 
     def training_set(self, task: Task, head: Head) -> TrainingSet:
         """What a task is trained on."""
-        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled()
         name = f"{task.name} ({self.title})"
         return TrainingSet(token_cache, head.targets(task.labels), name, self.learned)
 

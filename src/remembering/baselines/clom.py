@@ -15,7 +15,7 @@ from remembering.baselines.taskwise import Taskwise
 from remembering.data.images import ImageSequence
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache, batches
+from remembering.inference.token_cache import TokenCache, batches
 from remembering.learning.training import Batch, TrainingSet, adapted
 from remembering.runtime.progress import Progress
 from remembering.runtime.seeding import generator
@@ -83,7 +83,7 @@ class CLOM(Taskwise):
 
     def training_set(self, task: Task) -> TrainingSet:
         turned = Rotated(self.backbone, task.images, self.turns)
-        self.turned = TokenCache(self.backbone, turned, self.settings.first_layer).keep()
+        self.turned = TokenCache(self.backbone, turned, self.settings.first_layer).filled()
         self.count = len(task)
         return super().training_set(task)
 

@@ -14,7 +14,7 @@ from remembering.baselines.base import SingleAdapter
 from remembering.data.images import joined
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.replay import kept_images
 from remembering.learning.training import Batch, TrainingSet, logits
 from remembering.runtime.seeding import generator
@@ -56,7 +56,7 @@ class DER(SingleAdapter):
         if not self.learned:
             return training_set
         images = joined([task.images, self.tensors["buffer.images"].cpu()])
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).filled()
         return TrainingSet(
             token_cache, training_set.targets, training_set.name, training_set.number
         )

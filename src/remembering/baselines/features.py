@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.images import ImageSequence
-from remembering.inference.encoding import batches
+from remembering.inference.token_cache import batches
 from remembering.runtime.files import sha256
 
 LIMIT = 1024**3

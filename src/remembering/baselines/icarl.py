@@ -15,7 +15,7 @@ from remembering.baselines.exemplars import Exemplars
 from remembering.data.images import ImageSequence, joined
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import Batch, TrainingSet
 
 
@@ -60,7 +60,7 @@ class ICaRL(SingleAdapter):
         if not self.learned:
             return training_set
         images = joined([task.images, self.exemplars.images])
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).filled()
         targets = torch.cat([training_set.targets, self.exemplars.targets])
         return TrainingSet(token_cache, targets, training_set.name, training_set.number)
 

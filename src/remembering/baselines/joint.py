@@ -9,7 +9,7 @@ from torch import Tensor
 from remembering.baselines.base import Kept, SingleAdapter
 from remembering.data.images import ImageSequence, joined
 from remembering.data.task import Label, Task
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.replay import image_bytes, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.runtime.progress import SILENT, Progress
@@ -72,7 +72,7 @@ class Joint(SingleAdapter):
         self.start_anew()
         images = joined([images for images, _ in self.data])
         labels = [label for _, part in self.data for label in part]
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).filled()
         head = self.head.extended(self.classes)
         training_set = TrainingSet(
             token_cache, head.targets(labels), "everything (joint training)", number=0

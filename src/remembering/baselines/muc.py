@@ -15,7 +15,7 @@ from remembering.baselines.lwf import distillation, own_cross_entropy
 from remembering.baselines.rotations import TURNS, Rotated
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import Batch, TrainingSet, shuffled
 from remembering.runtime.seeding import generator
 

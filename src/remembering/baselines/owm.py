@@ -13,7 +13,7 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter, OneAdapter
 from remembering.baselines.base import SingleAdapter, parameters
 from remembering.data.task import Task
-from remembering.inference.encoding import batches
+from remembering.inference.token_cache import batches
 from remembering.learning.training import TrainingSet
 
 

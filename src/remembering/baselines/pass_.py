@@ -15,7 +15,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.baselines.prototypes import PrototypeReplay, distance, pooled
 from remembering.data.images import ImageSequence
 from remembering.data.task import Task
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import Batch, TrainingSet
 
 
@@ -50,7 +50,7 @@ class PASS(PrototypeReplay):
         turns = range(1, int(self.options["turns"]) + 1)
         images = [Turned(self.backbone, task.images, turn) for turn in turns]
         first_layer = self.settings.first_layer
-        self.turned = [TokenCache(self.backbone, each, first_layer).keep() for each in images]
+        self.turned = [TokenCache(self.backbone, each, first_layer).filled() for each in images]
         self.within = task.targets
         views = [training_set.token_cache, *self.turned]
         if self.learned:

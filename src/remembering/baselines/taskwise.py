@@ -12,7 +12,7 @@ from remembering.adapters.lora import Adapter
 from remembering.baselines.base import Baseline
 from remembering.data.images import ImageSequence
 from remembering.data.task import Task
-from remembering.inference.encoding import TokenCache, batches
+from remembering.inference.token_cache import TokenCache, batches
 from remembering.learning.training import Callback, TrainingSet, logits, train
 from remembering.runtime.progress import Progress
 
@@ -37,7 +37,7 @@ class Taskwise(Baseline, Callback):
 
     def training_set(self, task: Task) -> TrainingSet:
         """What a task is trained on; its targets are rows of its own head."""
-        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).keep()
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled()
         return TrainingSet(token_cache, task.targets, f"{task.name} ({self.title})", self.learned)
 
     def width(self, task: Task) -> int:
@@ -57,7 +57,7 @@ class Taskwise(Baseline, Callback):
             progress,
             callback=self,
         )
-        self.keep(adapter)
+        self.filled(adapter)
         self.tensors |= {
             f"{number}.weight": head.weight,
             f"{number}.bias": head.bias,

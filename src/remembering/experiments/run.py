@@ -42,7 +42,7 @@ from remembering.evaluation.metrics import forgetting, mean
 from remembering.evaluation.protocols import ALARM, Evaluator, Score, TaskScore
 from remembering.experiments.methods import CONTESTANTS, options
 from remembering.experiments.spec import Experiment
-from remembering.inference.encoding import batches
+from remembering.inference.token_cache import batches
 from remembering.learning.checkpoint import NAME as PROGRESS
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer

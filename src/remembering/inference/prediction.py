@@ -1,10 +1,9 @@
-"""What a model says: of its tasks, and of images."""
+"""Prediction: the answers to a batch of images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,63 +12,78 @@ from remembering.data.task import Label
 from remembering.errors import RememberingError
 
 
-@dataclass(frozen=True)
-class TaskRecord:
-    """What a model remembers of a task by name."""
-
-    number: int
-    name: str
-    classes: tuple[Label, ...]
-    images: int
-    adapter: int
-    """Gate: the adapter that answers for this task."""
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """What was removed with a task."""
-
-    task: TaskRecord
-    shared_with: tuple[str, ...]
-    """Tasks that need its adapter, which therefore stays; without any it was removed."""
-    replay_images: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
-    """Answers to n images."""
+    """Answers to n images.
+
+    Attributes:
+        labels: The most probable label of each image.
+        probabilities: (n, classes).
+        classes: Labels of the columns of `probabilities`.
+        tasks: Name of the task that each image was routed to.
+        adapters: Number of the adapter that answered each image, (n,).
+        scores: Router scores (n, tasks): negative log-likelihoods of the gaussian router,
+            reconstruction errors of the others; the lowest is the most familiar task.
+        novelty: p-values (n,) of the hypothesis that an image belongs to a learned task, if a
+            false-alarm rate was given.
+        unknown: Whether the p-value is at most the false-alarm rate, (n,).
+    """
 
     labels: list[Label]
     probabilities: Tensor
-    """(n, classes)."""
     classes: tuple[Label, ...]
-    """Columns of `probabilities`."""
     tasks: list[str]
-    """The task whose generative model knows the image best."""
     adapters: Tensor
-    """(n,): number of the adapter that was asked."""
-    errors: Tensor
-    """(n, tasks): error under each task's generative model; the least is the most familiar."""
+    scores: Tensor
     novelty: Tensor | None = None
-    """(n,): p-value that the image belongs to what was learned, if a rate was given."""
     unknown: Tensor | None = None
-    """(n,): whether that p-value is at most the rate."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self) > 5 else "")
+        return f"Prediction({len(self)} images: {shown})"
 
     @property
     def confidence(self) -> Tensor:
-        """Probability of each answer."""
+        """Probability of each answer, (n,)."""
         return self.probabilities.max(1).values
 
+    def top(self, k: int) -> list[list[tuple[Label, float]]]:
+        """Return the k most probable labels of each image with their probabilities.
 
-def choose(errors: Tensor, groups: Sequence[Any] | Tensor) -> Tensor:
-    """The task of least mean error for each group, given back for each of its images."""
+        Raises:
+            RememberingError: If k is not at least 1.
+        """
+        if k < 1:
+            raise RememberingError(f"top_k = {k} must be at least 1")
+        values, indices = self.probabilities.topk(min(k, len(self.classes)), dim=1)
+        return [
+            [(self.classes[i], value) for i, value in zip(row, probabilities, strict=True)]
+            for row, probabilities in zip(indices.tolist(), values.tolist(), strict=True)
+        ]
+
+
+def choose_tasks(scores: Tensor, groups: Iterable[Hashable] | Tensor | None = None) -> Tensor:
+    """Return the position of the most familiar task for each image.
+
+    Args:
+        scores: Router scores (n, tasks).
+        groups: Group of each image. The images of a group are routed together, by their mean score.
+            If None, each image is routed alone.
+    """
+    if groups is None:
+        return scores.argmin(1)
     keys = groups.tolist() if isinstance(groups, Tensor) else list(groups)
-    if len(keys) != len(errors):
-        raise RememberingError(f"{len(keys)} groups are given for {len(errors)} images")
+    if len(keys) != len(scores):
+        raise RememberingError(
+            f"{len(keys)} groups are given for {len(scores)} images; give one group per image"
+        )
     try:
         numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     except TypeError as error:
         raise RememberingError(f"groups must be names or numbers ({error})") from error
     group = torch.tensor([numbers[key] for key in keys])
-    sums = errors.new_zeros(len(numbers), errors.shape[1]).index_add_(0, group, errors)
+    sums = scores.new_zeros(len(numbers), scores.shape[1]).index_add_(0, group, scores)
     return sums.argmin(1)[group]

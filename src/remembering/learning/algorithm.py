@@ -1,84 +1,75 @@
-"""Algorithm 1 of the paper, step by step.
-
-`learn` reads a model and a task and returns everything that the task adds; it changes nothing
-itself. The model takes it over in one go, so a task that fails half-way leaves no trace.
-"""
+"""Algorithm 1 of the paper, step by step."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import torch
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
-from remembering.data.task import Label, Task
+from remembering.backbones.backbone import Backbone
+from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import BATCH, TokenCache, encode_task
+from remembering.inference.encoding import EncodedTask, encode_task
+from remembering.inference.token_cache import BATCH_SIZE, TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
 from remembering.learning.fusion import fuse
-from remembering.learning.replay import Memory, herd, kept_images
+from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.routing import Expert
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.seeding import generator
-
-if TYPE_CHECKING:
-    from remembering.model import RememberingTransformer
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What one task adds to a model."""
-
-    expert: Expert
-    adapter: Adapter
-    head: Head
-    memory: Memory | None
-    absorbed: int | None
-    """The old adapter that the new one replaces, if the capacity was reached."""
-    feature_adapter: Adapter | None
-    """The adapter through which the router sees, from the first task on."""
+from remembering.state import ModelState, ReplayMemory, TaskRecord
 
 
 def learn(
-    model: RememberingTransformer,
+    state: ModelState,
+    backbone: Backbone,
     task: Task,
     progress: Progress = SILENT,
     checkpoint: Checkpoint | None = None,
-) -> Learned:
-    """Learn one task (Algorithm 1, the body of its loop)."""
-    task.check_learnable()
-    settings, backbone, router = model.settings, model.backbone, model.router
-    distributed, number = current(), model.next_number
-    rng = generator(settings.seed, "task", number)
+) -> ModelState:
+    """Learn one task: the body of the loop of Algorithm 1.
 
-    # Before the router's features are fixed, the backbone is adapted to the images once.
-    feature_adapter = model.feature_adapter
-    if feature_adapter is None and model.needs_feature_adapter:
-        feature_adapter = _train_feature_adapter(model, task, progress, checkpoint)
+    Args:
+        state: What was learned before.
+        backbone: The frozen backbone.
+        task: Images and labels.
+        progress: Reports progress.
+        checkpoint: Where to keep the progress of the training, and whether to resume from it.
 
-    keep = settings.augment == "none"  # else no two epochs have the same tokens
-    with progress.track(f"reading {task.name}", len(task)) as step:
+    Returns:
+        The state after the task; `state` is unchanged.
+
+    Raises:
+        RememberingError: If the task cannot be learned.
+    """
+    _check(state, task)
+    settings, distributed, number = state.settings, current(), state.next_number
+    feature_adapter = state.feature_adapter
+    if state.needs_feature_adapter:
+        feature_adapter = _train_feature_adapter(state, backbone, task, progress, checkpoint)
+
+    cache_tokens = settings.augment == "none"  # augmented tokens differ in every epoch
+    with progress.track(f"encoding {task.name}", len(task)) as step:
         encoded = encode_task(
             backbone,
-            router,
+            state.router,
             feature_adapter,
             settings.first_layer,
             task.images,
             step,
-            keep,
+            cache_tokens,
             distributed,
         )
 
-    # Lines 2-5: a generative model of this task. All start from the same weights: what training
-    # leaves undone is then alike for all, and cancels when their errors are compared.
-    expert = router.fit(
-        encoded.features, task.targets, generator(settings.seed, "router"), distributed
-    )
+    # Lines 2-5: a generative model of this task. All of them start from the same weights, so that
+    # what training leaves undone is alike for all and cancels when scores are compared.
+    rng = generator(settings.seed, "router")
+    expert = state.router.fit(encoded.features, task.targets, rng, distributed)
     distributed.broadcast(list(expert.values()))
     if not all(value.isfinite().all() for value in expert.values()):
         raise RememberingError(
@@ -86,56 +77,157 @@ def learn(
             f"lower router.lr than {settings.router.lr}, or a lower lr than {settings.lr}"
         )
 
-    # Lines 6-8: the replay memory, those nearest to their class centre in the latent space.
-    memory = None
+    # Lines 6-8: the replay memory, herded in the latent space.
+    memories = dict(state.memories)
     if settings.capacity is not None:
-        latents = router.encode(encoded.features, expert)
-        chosen = herd(latents, task.targets, settings.memory, distributed)
-        labels = tuple(task.labels[i] for i in chosen.tolist())
-        memory = Memory(kept_images(backbone, task.images, chosen), labels)
-    # Features that are many lie on the CPU, and so does what was made of them.
+        memories[number] = _replay_memory(state, backbone, task, encoded, expert)
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
-    full = settings.capacity is not None and len(model.adapters) >= settings.capacity
-    if not full:
+    if settings.capacity is None or len(state.adapters) < settings.capacity:
         # Lines 21-23: a new adapter for this task alone.
-        adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
-        head = _new_head(model, task.classes)
-        seen = [encoded.features, task.targets]
-        key = distributed.on_main(lambda: training_key(settings, number, seen))
-        training_set = TrainingSet(
-            encoded.token_cache, head.targets(task.labels), task.name, number, key
-        )
-        adapter, head = train(
-            backbone,
-            adapter,
-            head,
-            training_set,
-            settings,
-            None,
-            progress,
-            checkpoint,
-            distributed=distributed,
-        )
-        return Learned(expert, adapter, head, memory, None, feature_adapter)
+        absorbed = None
+        adapter, head = _train_adapter(state, backbone, task, encoded, progress, checkpoint)
+    else:
+        # Lines 9-18: the new adapter absorbs that of the most similar old task.
+        absorbed = _most_similar_adapter(state, encoded)
+        adapter, head = _fuse(state, backbone, task, encoded, absorbed, progress, checkpoint)
 
-    # Lines 9-12: the old task whose generative model knows this task best, and its adapter.
-    scores = torch.stack([router.score(part).sum(0) for part in encoded.chunks()]).sum(0)
-    nearest = int(distributed.all_reduce(scores).argmin())
-    absorbed = model.tasks[nearest].adapter
-
-    # Lines 14-18: learn the new task and distil the old adapter, for every task that it serves.
-    served = [record for record in model.tasks if record.adapter == absorbed]
-    old_adapter, old_head = model.adapters[absorbed], model.heads[absorbed]
-    memories = [model.memories[record.number] for record in served]
-    head = _extended_head(model, old_head, task.classes)
-    past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
-    seen = [encoded.features, task.targets, *past]
-    key = distributed.on_main(lambda: training_key(settings, number, seen))
-    training_set = TrainingSet(
-        encoded.token_cache, head.targets(task.labels), task.name, number, key
+    # Line 19: Gate(e) <- t for every task e that the absorbed adapter served.
+    tasks = [
+        replace(old, adapter=number) if old.adapter == absorbed else old for old in state.tasks
+    ]
+    record = TaskRecord(number, task.name, task.classes, len(task), number)
+    adapters, heads = state.adapters, dict(state.heads)
+    if absorbed is not None:
+        adapters = adapters.without(absorbed)
+        del heads[absorbed]
+    return replace(
+        state,
+        router=state.router.with_expert(number, expert),
+        tasks=(*tasks, record),
+        adapters=adapters.with_adapter(number, adapter),
+        heads={**heads, number: head},
+        memories=memories,
+        feature_adapter=feature_adapter,
+        next_number=number + 1,
     )
-    adapter, head = fuse(
+
+
+def _check(state: ModelState, task: Task) -> None:
+    task.check_learnable()
+    if any(record.name == task.name for record in state.tasks):
+        raise RememberingError(
+            f"a task named '{task.name}' is already learned; choose another name"
+        )
+    known = [label for record in state.tasks for label in record.classes]
+    if known and type(known[0]) is not type(task.classes[0]):
+        raise RememberingError(
+            f"task '{task.name}' has {type(task.classes[0]).__name__} labels, but the model "
+            f"has {type(known[0]).__name__} labels; use one type"
+        )
+
+
+def _train_feature_adapter(
+    state: ModelState,
+    backbone: Backbone,
+    task: Task,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> Adapter:
+    """Train an adapter to separate the classes of the first task; its head is discarded."""
+    settings, distributed = state.settings, current()
+    steps_per_epoch = math.ceil(len(task) / settings.batch_size)
+    epochs = math.ceil(settings.router.feature_steps / steps_per_epoch)
+    settings = replace(settings, epochs=epochs)
+    rng = generator(settings.seed, "eyes")
+    adapter = Adapter.new(backbone, settings.router.feature_rank, settings.first_layer, rng)
+    head = Head.linear(task.classes, backbone)
+    token_cache = TokenCache(backbone, task.images, settings.first_layer)
+    if settings.augment == "none":
+        token_cache = token_cache.filled(distributed)
+    some = torch.arange(0, len(task), math.ceil(len(task) / BATCH_SIZE))
+    number = state.next_number
+    key = training_key(settings, number, [token_cache[some], task.targets])
+    name = f"features of {task.name}"
+    training_set = TrainingSet(token_cache, task.targets, name, number, key)
+    checkpoint = checkpoint.part("features") if checkpoint else None
+    adapter, _ = train(
+        backbone,
+        adapter,
+        head,
+        training_set,
+        settings,
+        progress=progress,
+        checkpoint=checkpoint,
+        distributed=distributed,
+    )
+    return adapter
+
+
+def _replay_memory(
+    state: ModelState, backbone: Backbone, task: Task, encoded: EncodedTask, expert: Expert
+) -> ReplayMemory:
+    latents = state.router.encode(encoded.features, expert)
+    chosen = herd(latents, task.targets, state.settings.memory, current())
+    labels = tuple(task.labels[i] for i in chosen.tolist())
+    return ReplayMemory(kept_images(backbone, task.images, chosen), labels)
+
+
+def _train_adapter(
+    state: ModelState,
+    backbone: Backbone,
+    task: Task,
+    encoded: EncodedTask,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> tuple[Adapter, Head]:
+    """Train a new adapter for a task."""
+    settings, distributed, number = state.settings, current(), state.next_number
+    rng = generator(settings.seed, "task", number)
+    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
+    head = state.new_head(task.classes, backbone)
+    inputs = [encoded.features, task.targets]
+    key = distributed.on_main(lambda: training_key(settings, number, inputs))
+    targets = head.targets(task.labels)
+    training_set = TrainingSet(encoded.token_cache, targets, task.name, number, key)
+    return train(
+        backbone,
+        adapter,
+        head,
+        training_set,
+        settings,
+        progress=progress,
+        checkpoint=checkpoint,
+        distributed=distributed,
+    )
+
+
+def _most_similar_adapter(state: ModelState, encoded: EncodedTask) -> int:
+    """Return the adapter of the old task whose expert finds the new task most familiar."""
+    sums = torch.stack([state.router.scores(part).sum(0) for part in encoded.chunks()]).sum(0)
+    return state.tasks[int(current().all_reduce(sums).argmin())].adapter
+
+
+def _fuse(
+    state: ModelState,
+    backbone: Backbone,
+    task: Task,
+    encoded: EncodedTask,
+    absorbed: int,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> tuple[Adapter, Head]:
+    """Train a new adapter on the task while distilling the absorbed one, for all its tasks."""
+    settings, distributed, number = state.settings, current(), state.next_number
+    old_adapter, old_head = state.adapters[absorbed], state.heads[absorbed]
+    memories = [state.memories[record.number] for record in state.served_by(absorbed)]
+    head = state.extended_head(old_head, task.classes, backbone)
+    past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
+    inputs = [encoded.features, task.targets, *past]
+    key = distributed.on_main(lambda: training_key(settings, number, inputs))
+    targets = head.targets(task.labels)
+    training_set = TrainingSet(encoded.token_cache, targets, task.name, number, key)
+    return fuse(
         backbone,
         old_adapter,
         old_head,
@@ -147,51 +239,3 @@ def learn(
         checkpoint,
         distributed,
     )
-    # Line 19, Gate(e*) <- t, is the model's when it takes this over.
-    return Learned(expert, adapter, head, memory, absorbed, feature_adapter)
-
-
-def _train_feature_adapter(
-    model: RememberingTransformer, task: Task, progress: Progress, checkpoint: Checkpoint | None
-) -> Adapter:
-    """An adapter that tells the first task's classes apart; its head is thrown away."""
-    settings, backbone, distributed = model.settings, model.backbone, current()
-    per_epoch = math.ceil(len(task) / settings.batch_size)
-    settings = replace(settings, epochs=math.ceil(settings.router.feature_steps / per_epoch))
-    rng = generator(settings.seed, "eyes")
-    feature_adapter = Adapter.new(backbone, settings.router.feature_rank, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
-    token_cache = TokenCache(backbone, task.images, settings.first_layer)
-    if settings.augment == "none":
-        token_cache = token_cache.keep(distributed)
-    some = torch.arange(0, len(task), math.ceil(len(task) / BATCH))
-    key = training_key(settings, model.next_number, [token_cache[some], task.targets])
-    training_set = TrainingSet(
-        token_cache, task.targets, f"to see, from {task.name}", model.next_number, key
-    )
-    checkpoint = checkpoint.of("eyes") if checkpoint else None
-    feature_adapter, _ = train(
-        backbone,
-        feature_adapter,
-        head,
-        training_set,
-        settings,
-        None,
-        progress,
-        checkpoint,
-        distributed=distributed,
-    )
-    return feature_adapter
-
-
-def _new_head(model: RememberingTransformer, classes: tuple[Label, ...]) -> Head:
-    if model.settings.head == "linear":
-        return Head.linear(classes, model.backbone)
-    return Head.frozen(classes, model.frozen_columns(classes), model.backbone)
-
-
-def _extended_head(model: RememberingTransformer, old: Head, classes: tuple[Label, ...]) -> Head:
-    if old.trained:
-        return old.extended(classes)
-    both = tuple(dict.fromkeys([*old.classes, *classes]))
-    return Head.frozen(both, model.frozen_columns(both), model.backbone)

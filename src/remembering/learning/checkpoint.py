@@ -1,7 +1,7 @@
-"""A task half learned, on disk: training goes on from there with the same bits.
+"""Checkpoints within a task: training resumes from them with the same bits.
 
 The order of the images and the replayed batches depend only on the seed, the task and the step (see
-seeding.py), so the parameters, the optimiser's state and the step are all that has to be kept.
+`runtime.seeding`), so parameters, optimiser state and step number are a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NAME = "progress.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the progress of the task under way is kept.
+    """Where the progress of a task in training is kept.
 
     Attributes:
-        path: the file; removed when its task is done.
-        steps: save after so many steps, beside after each epoch; 0 is after epochs only.
-        resume: whether to go on from what is there.
+        path: The file; removed when the task is learned.
+        steps: Save every so many steps, besides after each epoch. If 0, after epochs only.
+        resume: Whether to resume from an existing file.
     """
 
     path: Path
@@ -39,13 +39,13 @@ class Checkpoint:
     resume: bool = True
 
     def due(self, step: int, steps_per_epoch: int) -> bool:
-        """Whether to save after `step` steps."""
+        """Return whether to save after `step` steps."""
         return step % steps_per_epoch == 0 or bool(self.steps and step % self.steps == 0)
 
     def write(
         self, key: str, step: int, parameters: list[Tensor], optimizer: torch.optim.Optimizer
     ) -> None:
-        """Keep the state after `step` steps of the training that `key` stands for."""
+        """Save the state after `step` steps of the training run that `key` identifies."""
         tensors = {f"parameter.{i}": p.detach().cpu() for i, p in enumerate(parameters)}
         for i, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{name}": value.cpu() for name, value in state.items()}
@@ -54,10 +54,13 @@ class Checkpoint:
         write_atomic(self.path, save(tensors, metadata=metadata))
 
     def read(self, key: str, parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> int:
-        """Put back the state of the training that `key` stands for; returns the steps done.
+        """Restore the state of the training run that `key` identifies.
 
-        A file of another training, or a damaged one, counts as none: the task is then learned from
-        its beginning, which ends with the same bits.
+        A file of another run, or a damaged one, is ignored: training then starts from the
+        beginning and ends with the same bits.
+
+        Returns:
+            The number of steps done.
         """
         if not self.resume:
             return 0
@@ -83,25 +86,25 @@ class Checkpoint:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
         return int(metadata["step"])
 
-    def of(self, part: str) -> Checkpoint:
-        """Another training within the same task, in a file of its own."""
-        return replace(self, path=self.path.with_name(f"{self.path.stem}-{part}.safetensors"))
+    def part(self, name: str) -> Checkpoint:
+        """Return the checkpoint of another training run within the same task."""
+        return replace(self, path=self.path.with_name(f"{self.path.stem}-{name}.safetensors"))
 
     def remove(self) -> None:
-        """The task is done."""
+        """Remove the files, after the task is learned."""
         for path in self.path.parent.glob(f"{self.path.stem}*.safetensors"):
             path.unlink()
 
 
 def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:
-    """What a training depends on: settings, which task, its data, and what it is distilled from."""
+    """Hash everything that a training run depends on: settings, task number, data, teachers."""
     parts = [schema.write(settings), number, digest(tensors)]
     return sha256(json.dumps(parts, sort_keys=True).encode())
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of the bytes of tensors, one after the other."""
+    """Return the SHA-256 of the bytes of tensors, one after the other."""
     result = hashlib.sha256()
-    for tensor in tensors:  # without a copy: features may be more than memory holds
+    for tensor in tensors:  # no copy: features may exceed the memory
         result.update(tensor.detach().cpu().contiguous().numpy().data)
     return result.hexdigest()

@@ -1,272 +1,290 @@
-"""Learning without task boundaries: images with labels come, and nobody says where a task begins.
+"""Task-free streams: labelled images arrive, and nobody marks where a task begins.
 
-What is seen for the first time waits in a draft until the stream has moved on; then the draft is
-learned as a task. What is familiar is recognised, and gets no adapter of its own.
+Images that resemble learned tasks are recognised. New ones are collected in pending tasks; a
+pending task is learned once the stream has moved on.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from scipy.stats import binom  # type: ignore[import-untyped]
 from torch import Tensor
 
+from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
-from remembering.data.images import ImageSequence, as_images, joined, subset
+from remembering.data.images import ImagesLike, as_images, joined, subset
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
+from remembering.inference.predict import router_features
+from remembering.learning.algorithm import learn
 from remembering.routing.gaussian import GaussianRouter
-from remembering.runtime.progress import Progress
+from remembering.runtime.progress import SILENT, Progress
+from remembering.state import ModelState, PendingTask, TaskRecord
 
-if TYPE_CHECKING:
-    from remembering.adapters.lora import Adapter
-    from remembering.inference.prediction import TaskRecord
-    from remembering.model import RememberingTransformer
-
-FLAG = 0.2
-"""p-values up to this count as strange when a group of images is judged."""
-DOUBT = 1e-3
-"""A group is new if familiar images would be as strange with less than this probability."""
-YOUNG = 2
-"""Labels not seen before join a draft of at most so many batches; then they begin another."""
-ENOUGH = 64
-"""A draft of fewer images cannot tell whether others look alike."""
+NOVEL_P_VALUE = 0.2
+"""p-values up to this count as novel when a group of images is tested."""
+SIGNIFICANCE = 1e-3
+"""A group is novel if familiar images would have as many novel p-values less often than this."""
+OPEN_BATCHES = 2
+"""Unseen labels join a pending task of at most this many batches; then they begin another."""
+MIN_IMAGES = 64
+"""A pending task with fewer images cannot tell whether other images resemble it."""
 PATIENCE = 2
-"""A draft that got nothing in so many batches is complete."""
-
-
-@dataclass(eq=False)
-class PendingTask:
-    """What may become a task."""
-
-    images: list[ImageSequence] = field(default_factory=list)
-    features: list[Tensor] = field(default_factory=list)
-    """What the router sees of them."""
-    labels: list[Label] = field(default_factory=list)
-    batches: int = 0
-    idle: int = 0
-
-    def add(self, images: ImageSequence, features: Tensor, labels: Sequence[Label]) -> None:
-        """One more part of a batch."""
-        self.images.append(images)
-        self.features.append(features)
-        self.labels += labels
-        self.batches += 1
-        self.idle = 0
-
-    @property
-    def learnable(self) -> bool:
-        """Whether there are classes to tell apart, and none of a single image."""
-        counts = Counter(self.labels)
-        return len(counts) > 1 and min(counts.values()) > 1
-
-    def without_single_images(self) -> PendingTask:
-        """Without the labels that it has one image of."""
-        counts = Counter(self.labels)
-        rows = torch.tensor([i for i, label in enumerate(self.labels) if counts[label] > 1])
-        rest = PendingTask(batches=self.batches, idle=self.idle)
-        if len(rows):
-            rest.images = [subset(joined(self.images), rows)]
-            rest.features = [torch.cat(self.features)[rows]]
-            rest.labels = [self.labels[i] for i in rows.tolist()]
-        return rest
-
-    def resembles(self, features: Tensor) -> bool:
-        """Whether images of its labels look like those it has, as far as they can tell."""
-        if len(self.labels) < ENOUGH or min(Counter(self.labels).values()) < 2:
-            return True
-        position = {label: i for i, label in enumerate(dict.fromkeys(self.labels))}
-        router = GaussianRouter(RouterSettings())
-        targets = torch.tensor([position[label] for label in self.labels])
-        router.add(0, router.fit(torch.cat(self.features), targets, torch.Generator()))
-        return not strange(router.novelty(features))
+"""A pending task that received nothing for this many batches is complete."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was made of a batch."""
+    """What `observe` did with a batch.
+
+    Attributes:
+        recognised: Number of images that belong to learned tasks, by task name.
+        learned: Tasks that were complete and have been learned.
+        waiting: Number of images in pending tasks.
+    """
 
     recognised: dict[str, int]
-    """Images that belong to tasks already learned, by task."""
-    learned: list[TaskRecord]
-    """Tasks that were complete and have been learned now."""
+    learned: tuple[TaskRecord, ...]
     waiting: int
-    """Images that wait in drafts."""
 
 
-class Observer:
-    """Decides for each batch what is familiar and what is new."""
+def take_in(
+    state: ModelState,
+    backbone: Backbone,
+    images: ImagesLike,
+    labels: Sequence[Label],
+    refine: bool = False,
+) -> tuple[ModelState, dict[str, int]]:
+    """Assign each image of a batch to a learned task or to a pending one. Nothing is trained.
 
-    def __init__(self, model: RememberingTransformer):
-        self.model = model
-        self.drafts: list[PendingTask] = []
-        self._feature_adapter: Adapter | None = None
-        """Those that the features of drafts were seen through."""
+    Args:
+        state: What was learned and observed before.
+        backbone: The frozen backbone.
+        images: The batch.
+        labels: One label per image.
+        refine: Whether recognised images update the experts of their tasks.
 
-    @property
-    def waiting(self) -> int:
-        """Images in drafts."""
-        return sum(len(draft.labels) for draft in self.drafts)
-
-    def observe(
-        self, images: Any, labels: Sequence[Label], refine: bool, progress: Progress
-    ) -> Observed:
-        """Take in one batch."""
-        batch = Task("batch", images, labels)  # checks images and labels
-        known = {label for record in self.model.tasks for label in record.classes}
-        before = next(
-            iter([*known, *(label for draft in self.drafts for label in draft.labels)]), 0
-        )
-        if (known or self.drafts) and type(before) is not type(batch.classes[0]):
-            raise RememberingError(
-                f"the batch has {type(batch.classes[0]).__name__} labels, but those before it are "
-                f"{type(before).__name__} labels; use one kind"
-            )
-        if refine:
-            self.model.router.check_refinable()
-        for draft in self.drafts:
-            draft.idle += 1
-        familiar = torch.tensor([label in known for label in batch.labels])
-        new = ~familiar
-        recognised: dict[str, int] = {}
-        if familiar.any():
-            rows = familiar.nonzero().flatten()
-            if self._is_new(batch, rows):
-                new |= familiar
-            else:
-                recognised = self._recognise(batch, rows, refine)
-        if new.any():
-            self._keep(batch, new.nonzero().flatten())
-        complete = [d for d in self.drafts if d.idle >= PATIENCE and d.learnable]
-        learned = [record for draft in complete for record in self._learn(draft, progress)]
-        return Observed(recognised, learned, self.waiting)
-
-    def flush(self, discard: bool, progress: Progress) -> list[TaskRecord]:
-        """Learn every draft now: the stream has ended, or answers are wanted."""
-        if discard:
-            rest = [draft.without_single_images() for draft in self.drafts]
-            self.drafts = [draft for draft in rest if draft.learnable]
-        learned, problems = [], []
-        for draft in list(self.drafts):
-            try:
-                learned += self._learn(draft, progress)
-            except RememberingError as error:
-                if discard:
-                    self.drafts.remove(draft)
-                else:
-                    problems.append(error)
-        if problems:
-            raise problems[0]
-        return learned
-
-    def _keep(self, batch: Task, rows: Tensor) -> None:
-        """Each image goes to the draft that has its label; unseen labels begin one."""
-        labels = [batch.labels[i] for i in rows.tolist()]
-        homes: dict[int, list[int]] = {}
-        for position, label in enumerate(labels):
-            home = next((i for i, d in enumerate(self.drafts) if label in d.labels), -1)
-            homes.setdefault(home, []).append(position)
-        unseen = homes.pop(-1, [])
-        images = as_images(batch.images[rows])
-        features = self.model.router_features(images)
-        if (
-            self.model.feature_adapter is not self._feature_adapter
-        ):  # a task was learned: drafts are seen otherwise now
-            self._feature_adapter = self.model.feature_adapter
-            for draft in self.drafts:
-                draft.features = [self.model.router_features(part) for part in draft.images]
-
-        def put(draft: PendingTask, positions: list[int]) -> None:
-            some = torch.tensor(positions)
-            draft.add(subset(images, some), features[some], [labels[i] for i in positions])
-
-        for home, positions in homes.items():
-            if self.drafts[home].resembles(features[positions]):
-                put(self.drafts[home], positions)
-            else:  # the same labels, but another look: the draft is complete
-                self.drafts[home].idle = PATIENCE
-                unseen += positions
-        if unseen:
-            last = self.drafts[-1] if self.drafts else None
-            closed = last is None or last.batches > YOUNG or last.idle >= PATIENCE
-            # A class alone is no task: it waits for another.
-            if last is None or (closed and len(set(last.labels)) > 1):
-                self.drafts.append(PendingTask())
-            put(self.drafts[-1], unseen)
-
-    def _learn(self, draft: PendingTask, progress: Progress) -> list[TaskRecord]:
-        """Learn a draft, unless all of it turns out to be familiar."""
-        task = Task(self._name(), joined(draft.images), draft.labels)
-        known = {label for record in self.model.tasks for label in record.classes}
-        familiar = set(task.classes) <= known and not self._is_new(task, torch.arange(len(task)))
-        try:
-            learned = [] if familiar else [self.model.learn(task, progress)]
-        except RememberingError as error:
-            raise RememberingError(
-                f"what was observed cannot be learned yet: {error}; it is kept until more comes, "
-                "unless flush is told to discard it"
-            ) from error
-        self.drafts.remove(draft)
-        return learned
-
-    def _is_new(self, batch: Task, rows: Tensor) -> bool:
-        """Whether a group of images is stranger than what was learned would ever be."""
-        return strange(self.model.novelty(batch.images[rows]))
-
-    def _recognise(self, batch: Task, rows: Tensor, refine: bool) -> dict[str, int]:
-        """The task of each label that explains its images best."""
-        model = self.model
-        features = model.router_features(as_images(batch.images[rows]))
-        errors = model.router.score(features).cpu()
-        labels = [batch.labels[i] for i in rows.tolist()]
-        counts: dict[str, int] = {}
-        members: dict[int, list[int]] = {}
-        for label in dict.fromkeys(labels):
-            own = [i for i, other in enumerate(labels) if other == label]
-            tasks = [t for t, record in enumerate(model.tasks) if label in record.classes]
-            best = tasks[int(errors[own][:, tasks].mean(0).argmin())]
-            name = model.tasks[best].name
-            counts[name] = counts.get(name, 0) + len(own)
-            members.setdefault(best, []).extend(own)
-        if refine:
-            for position, own in members.items():
-                record = model.tasks[position]
-                targets = torch.tensor([record.classes.index(labels[i]) for i in own])
-                model.router.refine(record.number, features[own], targets)
-        return counts
-
-    def _name(self) -> str:
-        """The first free name for a task that nobody named."""
-        taken = {record.name for record in self.model.tasks}
-        number = len(taken) + 1
-        while f"observed {number}" in taken:
-            number += 1
-        return f"observed {number}"
-
-
-def strange(p: Tensor) -> bool:
-    """Whether p-values of a group are lower than those of familiar images would ever be."""
-    return binomial_tail(int((p <= FLAG).sum()), len(p), FLAG) < DOUBT
-
-
-def binomial_tail(count: int, total: int, rate: float) -> float:
-    """Probability of at least `count` of `total`, each with probability `rate`.
-
-    >>> round(binomial_tail(2, 2, 0.2), 3)
-    0.04
+    Returns:
+        The new state, and the number of recognised images by task name.
     """
-    ways = [math.lgamma(n + 1) for n in range(total + 1)]
-    return math.fsum(
-        math.exp(
-            ways[total]
-            - ways[k]
-            - ways[total - k]
-            + k * math.log(rate)
-            + (total - k) * math.log1p(-rate)
-        )
-        for k in range(count, total + 1)
+    batch = Task("batch", images, labels)
+    known = {label for record in state.tasks for label in record.classes}
+    _check_label_type(batch, [*known, *(label for task in state.pending for label in task.labels)])
+    if refine:
+        state.router.check_refinable()
+    state = replace(
+        state, pending=tuple(replace(task, idle=task.idle + 1) for task in state.pending)
     )
+    features = router_features(state, backbone, batch.images)
+    familiar = torch.tensor([label in known for label in batch.labels])
+    recognised: dict[str, int] = {}
+    if familiar.any():
+        rows = familiar.nonzero().flatten()
+        if is_novel(state.router.novelty(features[rows]).cpu()):
+            familiar = torch.zeros_like(familiar)
+        else:
+            state, recognised = _recognise(state, batch, features, rows, refine)
+    if not familiar.all():
+        rows = (~familiar).nonzero().flatten()
+        state = _collect(state, backbone, batch, features, rows)
+    return state, recognised
+
+
+def learn_complete(
+    state: ModelState, backbone: Backbone, progress: Progress = SILENT
+) -> Iterator[ModelState]:
+    """Learn the pending tasks that are complete; yield the state after each of them."""
+    numbers = [t.number for t in state.pending if t.idle >= PATIENCE and _is_learnable(t)]
+    for number in numbers:
+        state = _learn_pending(state, backbone, number, progress)
+        yield state
+
+
+def flush(
+    state: ModelState, backbone: Backbone, discard: bool = False, progress: Progress = SILENT
+) -> Iterator[ModelState]:
+    """Learn all pending tasks; yield the state after each of them.
+
+    Args:
+        state: What was learned and observed before.
+        backbone: The frozen backbone.
+        discard: Whether to drop what cannot be learned.
+        progress: Reports progress.
+
+    Raises:
+        RememberingError: After the last task, if some could not be learned and stay pending.
+    """
+    if discard:
+        rest = [_without_single_images(task) for task in state.pending]
+        state = replace(state, pending=tuple(task for task in rest if _is_learnable(task)))
+        yield state
+    problems: list[RememberingError] = []
+    for number in [task.number for task in state.pending]:
+        try:
+            state = _learn_pending(state, backbone, number, progress)
+        except RememberingError as error:
+            if not discard:
+                problems.append(error)
+                continue
+            state = _without(state, number)
+        yield state
+    if problems:
+        raise problems[0]
+
+
+def _learn_pending(
+    state: ModelState, backbone: Backbone, number: int, progress: Progress
+) -> ModelState:
+    """Learn the pending task with this number, unless all of its images are familiar by now."""
+    pending = next(task for task in state.pending if task.number == number)
+    task = Task(_free_name(state), joined(pending.images), pending.labels)
+    known = {label for record in state.tasks for label in record.classes}
+    after = _without(state, number)
+    if set(task.classes) <= known:
+        features = router_features(state, backbone, task.images)
+        if not is_novel(state.router.novelty(features).cpu()):
+            return after
+    try:
+        learned = learn(after, backbone, task, progress)
+    except RememberingError as error:
+        raise RememberingError(
+            f"observed images cannot be learned yet: {error}; they stay pending until more "
+            "arrive; flush(discard=True) drops them"
+        ) from error
+    if learned.feature_adapter is state.feature_adapter:
+        return learned
+    return _refresh_features(learned, backbone)
+
+
+def _without(state: ModelState, number: int) -> ModelState:
+    return replace(state, pending=tuple(t for t in state.pending if t.number != number))
+
+
+def is_novel(p_values: Tensor) -> bool:
+    """Test whether the p-values of a group are lower than those of familiar images would be."""
+    novel = int((p_values <= NOVEL_P_VALUE).sum())
+    return bool(binom.sf(novel - 1, len(p_values), NOVEL_P_VALUE) < SIGNIFICANCE)
+
+
+def _check_label_type(batch: Task, before: list[Label]) -> None:
+    if before and type(before[0]) is not type(batch.classes[0]):
+        raise RememberingError(
+            f"the batch has {type(batch.classes[0]).__name__} labels, but earlier ones are "
+            f"{type(before[0]).__name__} labels; use one type"
+        )
+
+
+def _recognise(
+    state: ModelState, batch: Task, features: Tensor, rows: Tensor, refine: bool
+) -> tuple[ModelState, dict[str, int]]:
+    """Assign the images of each label to the task with that label that fits them best."""
+    scores = state.router.scores(features[rows]).cpu()
+    labels = [batch.labels[i] for i in rows.tolist()]
+    members: dict[int, list[int]] = {}
+    for label in dict.fromkeys(labels):
+        own = [i for i, other in enumerate(labels) if other == label]
+        tasks = [t for t, record in enumerate(state.tasks) if label in record.classes]
+        best = tasks[int(scores[own][:, tasks].mean(0).argmin())]
+        members.setdefault(best, []).extend(own)
+    if refine:
+        router = state.router
+        for position, own in members.items():
+            record = state.tasks[position]
+            targets = torch.tensor([record.classes.index(labels[i]) for i in own])
+            router = router.refined(record.number, features[rows[own]], targets)
+        state = replace(state, router=router)
+    return state, {state.tasks[position].name: len(own) for position, own in members.items()}
+
+
+def _collect(
+    state: ModelState, backbone: Backbone, batch: Task, features: Tensor, rows: Tensor
+) -> ModelState:
+    """Add each image to the pending task that has its label; unseen labels begin a new one."""
+    images = as_images(batch.images[rows])
+    features = features[rows]
+    labels = [batch.labels[i] for i in rows.tolist()]
+    pending = list(state.pending)
+    homes: dict[int, list[int]] = {}
+    for position, label in enumerate(labels):
+        home = next((i for i, task in enumerate(pending) if label in task.labels), -1)
+        homes.setdefault(home, []).append(position)
+    unseen = homes.pop(-1, [])
+
+    def add(home: int, positions: list[int]) -> None:
+        task, some = pending[home], torch.tensor(positions)
+        pending[home] = PendingTask(
+            task.number,
+            (*task.images, subset(images, some)),
+            (*task.features, features[some]),
+            (*task.labels, *(labels[i] for i in positions)),
+            task.batches + 1,
+        )
+
+    for home, positions in homes.items():
+        if _resembles(pending[home], features[positions]):
+            add(home, positions)
+        else:  # the same labels but different images: the pending task is complete
+            pending[home] = replace(pending[home], idle=PATIENCE)
+            unseen += positions
+    if unseen:
+        last = pending[-1] if pending else None
+        closed = last is None or last.batches > OPEN_BATCHES or last.idle >= PATIENCE
+        # A single class is not a task: it waits for another one.
+        if last is None or (closed and len(set(last.labels)) > 1):
+            pending.append(PendingTask(last.number + 1 if last else 0))
+        add(len(pending) - 1, unseen)
+    return replace(state, pending=tuple(pending))
+
+
+def _refresh_features(state: ModelState, backbone: Backbone) -> ModelState:
+    """Recompute the features of pending tasks, after the feature adapter was trained."""
+    pending = tuple(
+        replace(
+            task, features=tuple(router_features(state, backbone, part) for part in task.images)
+        )
+        for task in state.pending
+    )
+    return replace(state, pending=pending)
+
+
+def _is_learnable(task: PendingTask) -> bool:
+    """Return whether there are two classes or more, and none with a single image."""
+    counts = Counter(task.labels)
+    return len(counts) > 1 and min(counts.values()) > 1
+
+
+def _without_single_images(task: PendingTask) -> PendingTask:
+    counts = Counter(task.labels)
+    rows = torch.tensor([i for i, label in enumerate(task.labels) if counts[label] > 1])
+    if not len(rows):
+        return PendingTask(task.number)
+    return replace(
+        task,
+        images=(subset(joined(task.images), rows),),
+        features=(torch.cat(task.features)[rows],),
+        labels=tuple(task.labels[i] for i in rows.tolist()),
+    )
+
+
+def _resembles(task: PendingTask, features: Tensor) -> bool:
+    """Return whether images look like those of a pending task, as far as it can tell."""
+    if len(task.labels) < MIN_IMAGES or min(Counter(task.labels).values()) < 2:
+        return True
+    position = {label: i for i, label in enumerate(dict.fromkeys(task.labels))}
+    targets = torch.tensor([position[label] for label in task.labels])
+    router = GaussianRouter(RouterSettings())
+    expert = router.fit(torch.cat(task.features), targets, torch.Generator())
+    return not is_novel(router.with_expert(0, expert).novelty(features))
+
+
+def _free_name(state: ModelState) -> str:
+    """Return the first free name for a task that the user did not name."""
+    taken = {record.name for record in state.tasks}
+    number = len(taken) + 1
+    while f"observed {number}" in taken:
+        number += 1
+    return f"observed {number}"

@@ -1,4 +1,4 @@
-"""The one training loop: an adapter and its head, on a task and perhaps on replayed images."""
+"""The training loop: an adapter and its head, on a task and optionally on replayed images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
 from remembering.data.augmentation import augmented
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.progress import SILENT, Progress
@@ -24,33 +24,38 @@ from remembering.runtime.seeding import permutation
 
 
 class Replay(Protocol):
-    """What each step adds for the past."""
+    """An additional loss on replayed images, one batch per step."""
 
     def batch(self, step: int) -> Tensor:
-        """Positions of what is replayed in a step."""
+        """Return the positions that are replayed in a step."""
 
     def loss(self, adapter: Adapter, head: Head, index: Tensor) -> Tensor:
-        """The mean loss over some of them, given the adapter and head under training."""
+        """Return the mean loss over these positions, for the adapter and head in training."""
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What is to be learned: tokens that enter the first adapted layer, and the outputs wanted."""
+    """Inputs and targets of a training run.
+
+    Attributes:
+        token_cache: Tokens that enter the first adapted layer.
+        targets: Index of the correct output for each image.
+        name: Shown with the progress.
+        number: Task number; with the seed it determines the order of the images.
+        key: Hash that identifies this training run; checked when resuming.
+    """
 
     token_cache: TokenCache
     targets: Tensor
     name: str
     number: int
-    """Of the task: with the seed it decides the order of the images."""
     key: str = ""
-    """What stands for this training in a checkpoint."""
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def tokens(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
-        """What enters the first adapted layer in an epoch: of the images as they are, which may
-        have been kept, or augmented, which cannot."""
+        """Return the tokens of images in an epoch: cached, or those of augmented images."""
         if settings.augment == "none":
             return self.token_cache[index]
         images = self.token_cache.images[index]
@@ -60,48 +65,53 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step: what goes in, and what the adapter and head under training make of it."""
+    """One training step, as callbacks see it.
+
+    Attributes:
+        adapter: The adapter in training.
+        head: The head in training.
+        index: Positions in the training set.
+        tokens: Tokens that enter the first adapted layer.
+        features: Input of the head, (n, dim).
+        outputs: Output of the head, (n, outputs).
+        targets: Index of the correct output, (n,).
+        step: Step number, counted from 0 over all epochs.
+    """
 
     adapter: Adapter
     head: Head
     index: Tensor
-    """Positions in the training_set."""
     tokens: Tensor
-    """What enters the first adapted layer."""
     features: Tensor
-    """What the head reads: (n, dim)."""
     outputs: Tensor
-    """What the head says: (n, outputs)."""
     targets: Tensor
-    """The outputs wanted: (n,)."""
     step: int
-    """Counted from 0 over all epochs."""
 
 
 class Callback:
-    """What a method changes in a step of training. As it stands, nothing: plain cross entropy."""
+    """Hooks by which a method changes a training step. The defaults are plain cross-entropy."""
 
     def loss(self, batch: Batch) -> Tensor:
-        """What is minimised."""
+        """Return the loss to minimise."""
         return F.cross_entropy(batch.outputs, batch.targets)
 
     def on_backward_end(self, adapter: Adapter, head: Head) -> None:
-        """After the backward pass: gradients may be read, and changed in place."""
+        """Called after the backward pass; may read gradients or change them in place."""
 
     def on_step_end(self, adapter: Adapter, head: Head) -> None:
-        """After the optimiser's step."""
+        """Called after the optimiser step."""
 
 
 NO_CALLBACK = Callback()
 
 
 def logits(backbone: Backbone, adapter: Adapter, head: Head, tokens: Tensor) -> Tensor:
-    """f(v; {θ_ViT, θ_adapter}): the rest of the way, from the first adapted layer on."""
+    """Return f(v; {θ_ViT, θ_adapter}) for tokens that enter the first adapted layer."""
     return head.logits(backbone, adapted(backbone, adapter, tokens))
 
 
 def adapted(backbone: Backbone, adapter: Adapter, tokens: Tensor) -> Tensor:
-    """What heads read of the last state, with every sample under one adapter."""
+    """Return the part of the last state that heads read, with all samples under one adapter."""
     return backbone.finish(tokens, start=adapter.first_layer, adapters=adapter.active())
 
 
@@ -117,14 +127,28 @@ def train(
     callback: Callback = NO_CALLBACK,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> tuple[Adapter, Head]:
-    """Minimise ℓ_CE, or α ℓ_CE + (1 − α) ℓ_replay, with AdamW; the arguments are left as they are.
+    """Minimise ℓ_CE, or α ℓ_CE + (1 − α) ℓ_replay, with AdamW.
 
-    `callback` may put another loss in the place of ℓ_CE, and look at or change each step. With an
-    `distributed` of several processes each computes its share of every batch, and all take the step that
-    one would take alone; a loss of `callback` must then be a mean over the images of a batch.
+    With several processes each computes its share of every batch, and all take the step that a
+    single process would take; the loss of a callback must then be a mean over the batch.
+
+    Args:
+        backbone: The frozen backbone.
+        adapter: Initial adapter; not modified.
+        head: Initial head; not modified.
+        training_set: Inputs and targets.
+        settings: How to train.
+        replay: Additional loss on replayed images.
+        progress: Reports progress.
+        checkpoint: Where to keep the progress, and whether to resume from it.
+        callback: Replaces the loss, or observes and changes each step.
+        distributed: The processes that train together.
+
+    Returns:
+        The trained adapter and head.
 
     Raises:
-        RememberingError: if the loss stops being a number.
+        RememberingError: If the loss or a parameter stops being finite.
     """
     adapter = adapter.trainable()
     parameters = [adapter.a, adapter.b]
@@ -139,7 +163,7 @@ def train(
     )
     per_epoch = math.ceil(len(training_set) / settings.batch_size)
     done = checkpoint.read(training_set.key, parameters, optimizer) if checkpoint else 0
-    distributed.agree(done, "step to go on from")
+    distributed.agree(done, "step to resume from")
     weight = settings.alpha if replay else 1.0
     with progress.track(
         f"learning {training_set.name}", settings.epochs * len(training_set)
@@ -169,7 +193,7 @@ def train(
                 value = distributed.reduce_gradients(parameters, loss).item()
                 if not math.isfinite(value):
                     raise RememberingError(
-                        f"the loss of task '{training_set.name}' became {value} in epoch {epoch + 1}; "
+                        f"the loss of '{training_set.name}' became {value} in epoch {epoch + 1}; "
                         f"nothing was changed; try a lower lr than {settings.lr}"
                     )
                 callback.on_backward_end(adapter, head)
@@ -182,7 +206,7 @@ def train(
     distributed.broadcast(parameters)
     if not all(parameter.isfinite().all() for parameter in parameters):
         raise RememberingError(
-            f"the adapter of task '{training_set.name}' diverged in the last step; nothing was changed; "
+            f"the adapter of '{training_set.name}' diverged in the last step; nothing was changed; "
             f"try a lower lr than {settings.lr}"
         )
     trained = head.with_tensors(head.weight.detach(), head.bias.detach()) if head.trained else head
@@ -198,7 +222,7 @@ def _batch(
     tokens: Tensor,
     step: int,
 ) -> Batch:
-    """What the adapter and head under training make of some images of a training_set."""
+    """Run the adapter and head in training on some images."""
     features = head.features(backbone, adapted(backbone, adapter, tokens))
     outputs = F.linear(features, head.weight, head.bias)
     targets = training_set.targets[index].to(outputs.device)
@@ -206,9 +230,9 @@ def _batch(
 
 
 def shuffled(
-    count: int, settings: Settings, number: int, epoch: int, what: str = "task"
+    count: int, settings: Settings, number: int, epoch: int, purpose: str = "task"
 ) -> tuple[Tensor, ...]:
-    """The batches of one epoch, in an order fixed by the seed, the task and the epoch."""
-    order = permutation(count, settings.seed, what, number, epoch)
+    """Return the batches of one epoch, in an order fixed by seed, task and epoch."""
+    order = permutation(count, settings.seed, purpose, number, epoch)
     batches: tuple[Tensor, ...] = order.split(settings.batch_size)
     return batches

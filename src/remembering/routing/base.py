@@ -124,6 +124,15 @@ class Router(ABC):
         rest = {number: expert for number, expert in self.experts.items() if number != task}
         return type(self)(self.settings, rest, self.shared if rest else {})
 
+    def to(self, device: torch.device) -> Self:
+        """Return this router on another device."""
+
+        def moved(expert: Expert) -> Expert:
+            return {key: value.to(device) for key, value in expert.items()}
+
+        experts = {number: moved(expert) for number, expert in self.experts.items()}
+        return type(self)(self.settings, experts, moved(self.shared))
+
     @property
     def parameters(self) -> int:
         """Number of stored values."""

@@ -1,0 +1,49 @@
+"""Remove a task from a state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from remembering.state import ModelState, TaskRecord
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What `forget` removed.
+
+    Attributes:
+        task: The task.
+        shared_with: Names of the tasks that share its adapter, which was therefore kept. Empty if
+            the adapter was removed.
+        replay_images: Number of replay images that were removed.
+    """
+
+    task: TaskRecord
+    shared_with: tuple[str, ...]
+    replay_images: int
+
+
+def forget(state: ModelState, name: str) -> tuple[ModelState, Forgotten]:
+    """Remove a task: its expert, its replay images, and its adapter unless other tasks share it.
+
+    The other tasks answer as before. Shared parts remain while another task needs them: an adapter
+    that serves several tasks, the feature adapter, and the covariance of the Gaussians.
+    """
+    task = state.task(name)
+    rest = tuple(record for record in state.tasks if record is not task)
+    shared_with = tuple(record.name for record in rest if record.adapter == task.adapter)
+    adapters, heads, memories = state.adapters, dict(state.heads), dict(state.memories)
+    if not shared_with:
+        adapters = adapters.without(task.adapter)
+        del heads[task.adapter]
+    memory = memories.pop(task.number, None)
+    after = replace(
+        state,
+        router=state.router.without_expert(task.number),
+        tasks=rest,
+        adapters=adapters,
+        heads=heads,
+        memories=memories,
+        feature_adapter=state.feature_adapter if rest else None,
+    )
+    return after, Forgotten(task, shared_with, len(memory.labels) if memory else 0)

@@ -160,8 +160,8 @@ class RememberingTransformer:
         before = len(self._state.tasks)
         state, recognised = observe.take_in(self._state, self._backbone, images, labels, refine)
         self._state = state
-        for state in observe.learn_complete(state, self._backbone, progress):
-            self._state = state
+        for learned in observe.learn_complete(state, self._backbone, progress):
+            self._state = learned
         return Observed(recognised, self._state.tasks[before:], self._state.observed)
 
     def flush(
@@ -283,9 +283,7 @@ class RememberingTransformer:
             cache_bytes: Upper bound on adapters that stay in memory between batches; the others
                 are read when they are needed. If None, all stay in memory once read.
         """
-        state, loaded, saved = store.load(
-            Path(folder), backbone, device, intact_only, cache_bytes
-        )
+        state, loaded, saved = store.load(Path(folder), backbone, device, intact_only, cache_bytes)
         model = cls(loaded, state=state)
         model._saved = saved
         return model

@@ -110,8 +110,8 @@ class ModelState:
     router: Router
     tasks: tuple[TaskRecord, ...] = ()
     adapters: AdapterBank = field(default_factory=AdapterBank)
-    heads: Mapping[int, Head] = MappingProxyType({})
-    memories: Mapping[int, ReplayMemory] = MappingProxyType({})
+    heads: Mapping[int, Head] = field(default_factory=dict)
+    memories: Mapping[int, ReplayMemory] = field(default_factory=dict)
     feature_adapter: Adapter | None = None
     pending: tuple[PendingTask, ...] = ()
     next_number: int = 0

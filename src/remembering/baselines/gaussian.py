@@ -33,7 +33,8 @@ class FrozenGaussians(Baseline):
         with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
             encoded = encode_task(self.backbone, router, None, 0, task.images, step)
         rng = generator(self.settings.seed, "router")
-        router.add(self.learned, router.fit(encoded.features, task.targets, rng))
+        expert = router.fit(encoded.features, task.targets, rng)
+        router = router.with_expert(self.learned, expert)
         self.extra_state[str(self.learned)] = self.targets(task.classes).tolist()
         self.tensors = {f"shared.{key}": value for key, value in router.shared.items()}
         for number, expert in router.experts.items():
@@ -49,11 +50,11 @@ class FrozenGaussians(Baseline):
 
     def _router(self) -> GaussianRouter:
         """The router that `tensors` hold."""
-        router = GaussianRouter(RouterSettings().resolved(self.backbone.depth))
+        settings = RouterSettings().resolved(self.backbone.depth)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in self.tensors.items():
             whose, key = name.split(".")
             parts.setdefault(whose, {})[key] = value
         shared = parts.pop("shared", {})
-        router.restore({int(n): parts[n] for n in sorted(parts, key=int)}, shared)
-        return router
+        experts = {int(n): parts[n] for n in sorted(parts, key=int)}
+        return GaussianRouter(settings, experts, shared)

@@ -57,7 +57,7 @@ class Taskwise(Baseline, Callback):
             progress,
             callback=self,
         )
-        self.filled(adapter)
+        self.keep(adapter)
         self.tensors |= {
             f"{number}.weight": head.weight,
             f"{number}.bias": head.bias,

@@ -129,6 +129,9 @@ class Joined(LazyImages):
         return images
 
 
+ImagesLike = Any
+
+
 def joined(parts: Sequence[ImageSequence]) -> ImageSequence:
     """Several sequences as one: tensors of one size become a tensor, anything else stays lazy."""
     shapes = {part.shape[1:] if isinstance(part, Tensor) else None for part in parts}

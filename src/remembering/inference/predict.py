@@ -129,9 +129,7 @@ def adapter_logits(
     tokens = TokenCache(backbone, images, state.settings.first_layer)
 
     def run(index: Tensor) -> Tensor:
-        last = backbone.finish(
-            tokens[index], start=weights.first_layer, adapters=weights.active()
-        )
+        last = backbone.finish(tokens[index], start=weights.first_layer, adapters=weights.active())
         return head.logits(backbone, last)
 
     return distributed.rows(batches(len(images)), run)[:, head.columns].cpu()

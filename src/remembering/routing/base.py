@@ -102,8 +102,7 @@ class Router(ABC):
     def class_logits(self, features: Tensor) -> Tensor:
         """Return log-likelihoods (n, classes of all tasks) up to a constant, task after task."""
         raise RememberingError(
-            f"the {self.settings.kind} router does not model classes; use "
-            'router.kind = "gaussian"'
+            f'the {self.settings.kind} router does not model classes; use router.kind = "gaussian"'
         )
 
     def scores_and_logits(self, features: Tensor) -> tuple[Tensor, Tensor | None]:

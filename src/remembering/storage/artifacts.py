@@ -8,7 +8,7 @@ stored must answer with the same bits as before.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ from remembering.adapters.lora import Adapter
 from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, unpack_peft
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
-from remembering.learning.replay import Memory
 from remembering.runtime.files import sha256
+from remembering.state import ReplayMemory
 from remembering.storage.manifest import MANIFEST, Manifest
 
 
 @dataclass(frozen=True)
-class Part:
+class Artifact:
     """A part of a model as files: what never changes is packed and hashed once."""
 
     value: object
@@ -75,7 +75,7 @@ class StoredAdapter:
         return {CONFIG_FILE: self._config, WEIGHTS_FILE: data}
 
 
-def pack_expert(expert: dict[str, Tensor]) -> bytes:
+def pack_expert(expert: Mapping[str, Tensor]) -> bytes:
     packed: bytes = save_tensors({key: value.cpu() for key, value in expert.items()})
     return packed
 
@@ -98,14 +98,14 @@ def unpack_head(tensors: dict[str, Tensor], metadata: dict[str, Any], backbone: 
     return Head(classes, weight, bias, tensors["columns"])
 
 
-def pack_memory(memory: Memory) -> bytes:
+def pack_memory(memory: ReplayMemory) -> bytes:
     labels = json.dumps(memory.labels)
     packed: bytes = save_tensors({"images": memory.images}, metadata={"labels": labels})
     return packed
 
 
-def unpack_memory(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Memory:
-    return Memory(tensors["images"], tuple(metadata["labels"]))
+def unpack_memory(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ReplayMemory:
+    return ReplayMemory(tensors["images"], tuple(metadata["labels"]))
 
 
 def on(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:

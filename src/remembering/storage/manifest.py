@@ -12,7 +12,7 @@ from remembering import schema
 from remembering.config import Settings
 from remembering.errors import RememberingError
 
-VERSION = 3
+VERSION = 4
 MANIFEST = "manifest.json"
 
 

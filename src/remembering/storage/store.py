@@ -20,22 +20,26 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from remembering.adapters.bank import AdapterBank
+import torch
+
+from remembering.adapters.bank import AdapterBank, AdapterCache
+from remembering.adapters.lora import Adapter
 from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, to_peft
 from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.errors import RememberingError
-from remembering.inference.prediction import TaskRecord
 from remembering.learning.checkpoint import NAME as PROGRESS
+from remembering.routing import Expert, make_router
 from remembering.runtime.files import UNFINISHED, remove_unfinished, sha256, write_atomic
 from remembering.runtime.lock import NAME as LOCK
 from remembering.runtime.lock import only_writer
+from remembering.state import ModelState, ReplayMemory, TaskRecord
 from remembering.storage.artifacts import (
+    Artifact,
     Build,
-    Part,
     StoredAdapter,
     checked,
     copies,
@@ -58,117 +62,147 @@ from remembering.storage.manifest import (
     read_manifest,
 )
 
-if TYPE_CHECKING:
-    from remembering.model import RememberingTransformer
-
 ROOMS = ("adapters", "heads", "routers", "memory")
 _FILE = re.compile(r"\d{4,}-[0-9a-f]{12}.*")
 
 
-def save(model: RememberingTransformer, folder: Path) -> None:
-    """Write `model` into `folder`, which is new, empty, or holds a model already."""
+@dataclass(frozen=True)
+class SavedModel:
+    """What is known of the folder that a state was loaded from or saved to.
+
+    Attributes:
+        folder: The folder.
+        manifest: What the folder held then.
+        artifacts: Parts of the state that are packed and hashed already.
+    """
+
+    folder: Path
+    manifest: Manifest
+    artifacts: Mapping[str, Artifact]
+
+
+def save(
+    state: ModelState, backbone: Backbone, folder: Path, saved: SavedModel | None = None
+) -> tuple[ModelState, SavedModel]:
+    """Write a state into a folder that is new, empty, or holds a model already.
+
+    Returns:
+        The state, whose adapters may now be read from the folder, and what was saved.
+    """
     if folder.exists() and not folder.is_dir():
         raise RememberingError(f"{folder} is a file; give a folder for the model")
     with only_writer(folder):
-        # Refuses folders with other things in them, and models of another version.
+        # Refuses folders with other files in them, and models of another version.
         before = read_manifest(folder) if is_model(folder) or in_use(folder) else None
-        place, last = model.stored or (None, None)
-        if before and place == folder.resolve() and last != before:
+        if before and saved and saved.folder == folder.resolve() and saved.manifest != before:
             raise RememberingError(
                 f"another model was saved to {folder} since this one was loaded or saved there; "
                 "load it again and learn on that, or save to another folder"
             )
-        writer = _Writer(model, folder, before.files if before else {})
+        known = saved.artifacts if saved else {}
+        writer = _Writer(state, backbone, folder, known, before.files if before else {})
         manifest = writer.write()
         write_atomic(folder / MANIFEST, manifest.text().encode())
-        model.parts = writer.parts
-        model.stored = folder.resolve(), manifest
         _remove_unnamed(folder, writer)
-        for number, entry in manifest.adapters.items():
-            if model.adapters.limited and model.adapters.source(int(number)) is None:
-                source = StoredAdapter(folder, entry.folder, manifest, model.backbone)
-                model.adapters.stored(int(number), source)
+        if state.adapters.cache.max_bytes is not None:
+            adapters = state.adapters
+            for number, entry in manifest.adapters.items():
+                if isinstance(adapters.entries[int(number)], Adapter):
+                    source = StoredAdapter(folder, entry.folder, manifest, backbone)
+                    adapters = adapters.with_adapter(int(number), source)
+            state = replace(state, adapters=adapters)
+        return state, SavedModel(folder.resolve(), manifest, writer.artifacts)
 
 
 class _Writer:
-    """Writes those parts of a model that a folder does not have yet."""
+    """Writes those artifacts of a state that a folder does not have yet."""
 
-    def __init__(self, model: RememberingTransformer, folder: Path, before: Mapping[str, str]):
-        self.model, self.folder, self.before = model, folder, before
-        self.parts: dict[str, Part] = {}
+    def __init__(
+        self,
+        state: ModelState,
+        backbone: Backbone,
+        folder: Path,
+        known: Mapping[str, Artifact],
+        before: Mapping[str, str],
+    ):
+        self.state, self.backbone, self.folder = state, backbone, folder
+        self.known, self.before = known, before
+        self.artifacts: dict[str, Artifact] = {}
         self.written: list[str] = []
 
     def write(self) -> Manifest:
-        """The manifest, after everything that it names."""
-        model = self.model
-        adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in model.adapters}
+        """Write everything but the manifest, and return the manifest."""
+        state = self.state
+        adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in state.adapters}
         tasks = [
             TaskEntry(
                 **vars(record),
                 expert=self._expert(record.number),
                 memory=self._memory(record.number),
             )
-            for record in model.tasks
+            for record in state.tasks
         ]
         return Manifest(
             "remembering-model",
             VERSION,
             BackboneReference(
-                _portable_name(model.backbone.name),
-                model.backbone.image_size,
-                model.backbone.fingerprint(),
+                _portable_name(self.backbone.name),
+                self.backbone.image_size,
+                self.backbone.fingerprint(),
             ),
-            model.settings,
-            model.next_number,
+            state.settings,
+            state.next_number,
             self._shared(),
             self._feature_adapter(),
             tuple(tasks),
             adapters,
-            {name: digest for part in self.parts.values() for name, digest in part.digests.items()},
+            {
+                name: digest
+                for part in self.artifacts.values()
+                for name, digest in part.digests.items()
+            },
         )
 
     def _adapter(self, number: int) -> str:
-        bank, backbone = self.model.adapters, self.model.backbone
-        source = bank.source(number)
-        if isinstance(source, StoredAdapter):  # its files as they are
-            return self._put(_key("adapters", number), None, source.files)
-        return self._put(_key("adapters", number), None, lambda: to_peft(bank[number], backbone))
+        entry = self.state.adapters.entries[number]
+        if isinstance(entry, StoredAdapter):  # its files as they are
+            return self._put(_key("adapters", number), None, entry.files)
+        adapter = self.state.adapters[number]
+        return self._put(_key("adapters", number), None, lambda: to_peft(adapter, self.backbone))
 
     def _head(self, number: int) -> str:
-        head = self.model.heads[number]
+        head = self.state.heads[number]
         return self._put(_key("heads", number), head, lambda: {"": pack_head(head)})
 
     def _expert(self, number: int) -> str:
-        expert = self.model.router.experts[number]
+        expert = self.state.router.experts[number]
         return self._put(_key("routers", number), expert, lambda: {"": pack_expert(expert)})
 
     def _memory(self, number: int) -> str | None:
-        memory = self.model.memories.get(number)
+        memory = self.state.memories.get(number)
         if memory is None:
             return None
         return self._put(_key("memory", number), memory, lambda: {"": pack_memory(memory)})
 
     def _shared(self) -> str | None:
-        shared = dict(self.model.router.shared)  # a new one, as what is shared does change
+        shared = self.state.router.shared
         if not shared:
             return None
         return self._put(_SHARED, shared, lambda: {"": pack_expert(shared)})
 
     def _feature_adapter(self) -> str | None:
-        feature_adapter, backbone = self.model.feature_adapter, self.model.backbone
-        if feature_adapter is None:
+        adapter = self.state.feature_adapter
+        if adapter is None:
             return None
-        return self._put(
-            _FEATURE_ADAPTER, feature_adapter, lambda: to_peft(feature_adapter, backbone)
-        )
+        return self._put(_FEATURE_ADAPTER, adapter, lambda: to_peft(adapter, self.backbone))
 
     def _put(self, key: str, value: object, pack: Callable[[], dict[str, bytes]]) -> str:
-        """Name a part by what is in it, and write it if it is not there."""
-        part, files = self.model.parts.get(key), None
+        """Name an artifact by its content, and write it if it is not there."""
+        part, files = self.known.get(key), None
         if part is None or part.value is not value:
             files = pack()
             part = _named(key, value, files)
-        self.parts[key] = part
+        self.artifacts[key] = part
         for name, digest in part.digests.items():
             if self.before.get(name) != digest or not (self.folder / name).is_file():
                 files = pack() if files is None else files
@@ -185,16 +219,16 @@ def _key(room: str, number: int) -> str:
 _SHARED, _FEATURE_ADAPTER = "routers/0000-*-shared.safetensors", "adapters/0000-*-eyes"
 
 
-def _named(key: str, value: object, files: dict[str, bytes]) -> Part:
+def _named(key: str, value: object, files: dict[str, bytes]) -> Artifact:
     hashes = {name: sha256(data) for name, data in files.items()}
     whole = hashes[""] if "" in hashes else sha256(b"".join(files.values()))
     stem = key.replace("*", whole[:12])
-    return Part(value, stem, {f"{stem}/{n}" if n else stem: h for n, h in hashes.items()})
+    return Artifact(value, stem, {f"{stem}/{n}" if n else stem: h for n, h in hashes.items()})
 
 
 def _remove_unnamed(folder: Path, writer: _Writer) -> None:
     """Remove what earlier states of this model, and a writer that died, left in its rooms."""
-    named = {part.stem for part in writer.parts.values()}
+    named = {part.stem for part in writer.artifacts.values()}
     for room in ROOMS:
         for path in (folder / room).iterdir() if (folder / room).is_dir() else ():
             if f"{room}/{path.name}" in named:
@@ -210,9 +244,10 @@ def _remove_unnamed(folder: Path, writer: _Writer) -> None:
 def load(
     folder: Path,
     backbone: str | Path | None = None,
+    device: str | torch.device | None = None,
     intact_only: bool = False,
     cache_bytes: int | None = None,
-) -> RememberingTransformer:
+) -> tuple[ModelState, Backbone, SavedModel]:
     """Read the model in `folder`, checking every file against the manifest.
 
     A writer may replace the manifest and remove what it no longer names while this reads; then
@@ -225,9 +260,8 @@ def load(
         else:
             whole = manifest = read_manifest(folder)
         try:
-            model = _assemble(folder, whole, backbone, cache_bytes)
-            model.stored = folder.resolve(), manifest
-            return model
+            state, loaded, artifacts = _assemble(folder, whole, backbone, device, cache_bytes)
+            return state, loaded, SavedModel(folder.resolve(), manifest, artifacts)
         except RememberingError:
             if read_manifest(folder) == manifest:
                 raise
@@ -274,61 +308,72 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
 
 
 def _assemble(
-    folder: Path, manifest: Manifest, backbone: str | Path | None, cache_bytes: int | None
-) -> RememberingTransformer:
-    from remembering.model import RememberingTransformer
-
+    folder: Path,
+    manifest: Manifest,
+    backbone: str | Path | None,
+    device: str | torch.device | None,
+    cache_bytes: int | None,
+) -> tuple[ModelState, Backbone, dict[str, Artifact]]:
     reference = manifest.backbone
-    loaded = Backbone.load(backbone or reference.name, reference.image_size)
+    loaded = Backbone.load(backbone or reference.name, reference.image_size, device)
     if loaded.fingerprint() != reference.fingerprint:
         raise RememberingError(
             f"the model in {folder} was learned on another backbone than "
             f"'{backbone or reference.name}'; give the weights it was learned on, "
             f"those of '{reference.name}'"
         )
-    model = RememberingTransformer(loaded, manifest.settings)
-    model.adapters = AdapterBank(cache_bytes)
+    artifacts: dict[str, Artifact] = {}
 
     def known(key: str, value: object, stem: str, names: tuple[str, ...] = ()) -> None:
         paths = [f"{stem}/{name}" for name in names] or [stem]
-        model.parts[key] = Part(value, stem, {path: manifest.files[path] for path in paths})
+        artifacts[key] = Artifact(value, stem, {path: manifest.files[path] for path in paths})
 
     def read(stem: str, build: Build) -> Any:
         return unpack(folder, stem, manifest, build)
 
+    entries, heads = {}, {}
     for n, entry in manifest.adapters.items():
         number = int(n)
-        model.adapters.stored(number, StoredAdapter(folder, entry.folder, manifest, loaded))
-        head = read(entry.head, lambda t, m: unpack_head(t, m, loaded))
-        model.heads[number] = head
+        entries[number] = StoredAdapter(folder, entry.folder, manifest, loaded)
+        heads[number] = read(entry.head, lambda t, m: unpack_head(t, m, loaded))
         known(_key("adapters", number), None, entry.folder, (CONFIG_FILE, WEIGHTS_FILE))
-        known(_key("heads", number), head, entry.head)
+        known(_key("heads", number), heads[number], entry.head)
+    feature_adapter = None
     if manifest.feature_adapter is not None:
-        model.feature_adapter = StoredAdapter(folder, manifest.feature_adapter, manifest, loaded)()
-        known(
-            _FEATURE_ADAPTER,
-            model.feature_adapter,
-            manifest.feature_adapter,
-            (CONFIG_FILE, WEIGHTS_FILE),
-        )
-    shared, experts = {}, {}
+        feature_adapter = StoredAdapter(folder, manifest.feature_adapter, manifest, loaded)()
+        files = (CONFIG_FILE, WEIGHTS_FILE)
+        known(_FEATURE_ADAPTER, feature_adapter, manifest.feature_adapter, files)
+    shared: Expert = {}
     if manifest.shared is not None:
         shared = read(manifest.shared, lambda t, _: on(copies(t), loaded.device))
+    experts: dict[int, Expert] = {}
+    memories: dict[int, ReplayMemory] = {}
+    records = []
     for task in manifest.tasks:
-        model.tasks.append(
-            TaskRecord(task.number, task.name, task.classes, task.images, task.adapter)
-        )
+        records.append(TaskRecord(task.number, task.name, task.classes, task.images, task.adapter))
         # Experts are only ever stacked: where their tensors lie does not matter.
         expert = read(task.expert, lambda t, _: on(t, loaded.device))
         experts[task.number] = expert
         known(_key("routers", task.number), expert, task.expert)
         if task.memory is not None:
             memory = read(task.memory, unpack_memory)
-            model.memories[task.number] = memory
+            memories[task.number] = memory
             known(_key("memory", task.number), memory, task.memory)
-    model.router.restore(experts, shared)
-    model.next_number = manifest.next_number
-    return model
+    router = type(make_router(manifest.settings.router))(manifest.settings.router, experts, shared)
+    if manifest.shared is not None:
+        known(_SHARED, router.shared, manifest.shared)
+    state = ModelState(
+        manifest.settings,
+        router,
+        tuple(records),
+        AdapterBank(entries, AdapterCache(cache_bytes)),
+        heads,
+        memories,
+        feature_adapter,
+        (),
+        manifest.next_number,
+    )
+    return state, loaded, artifacts
 
 
 def in_use(folder: Path) -> bool:

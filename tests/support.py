@@ -85,12 +85,12 @@ def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransf
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
     """Every number that a model keeps."""
     result: dict[str, Tensor] = {}
-    for n, adapter in model.adapters.items():
+    for n, adapter in model.state.adapters.items():
         result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
-        result |= {f"w{n}": model.heads[n].weight, f"c{n}": model.heads[n].bias}
-    for t, expert in model.router.experts.items():
+        result |= {f"w{n}": model.state.heads[n].weight, f"c{n}": model.state.heads[n].bias}
+    for t, expert in model.state.router.experts.items():
         result |= {f"expert {t} {key}": value for key, value in expert.items()}
-    result |= {f"memory {t}": memory.images for t, memory in model.memories.items()}
+    result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
     return {key: value.clone() for key, value in result.items()}
 
 

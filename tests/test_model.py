@@ -20,9 +20,9 @@ from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.prediction import choose
-from remembering.learning import algorithm as learner
-from remembering.learning import training
+from remembering.inference.predict import adapter_logits, layers_run
+from remembering.inference.prediction import choose_tasks
+from remembering.learning import algorithm, training
 from remembering.learning.fusion import fuse
 from remembering.model import RememberingTransformer
 from remembering.runtime.progress import Progress, Step
@@ -41,8 +41,8 @@ def test_predict_says_labels_probabilities_adapter_and_errors(
     assert set(prediction.labels) <= set(model.classes)
     assert prediction.probabilities.shape == (12, 6)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(12))
-    assert prediction.errors.shape == (12, 3)
-    assert prediction.adapters.tolist() == prediction.errors.argmin(1).tolist()
+    assert prediction.scores.shape == (12, 3)
+    assert prediction.adapters.tolist() == prediction.scores.argmin(1).tolist()
     assert prediction.tasks == [f"task {i}" for i in prediction.adapters.tolist()]
     for label, row in zip(prediction.labels, prediction.probabilities, strict=True):
         assert prediction.classes[int(row.argmax())] == label
@@ -51,7 +51,7 @@ def test_predict_says_labels_probabilities_adapter_and_errors(
 def test_only_the_chosen_adapters_classes_have_probability(model: RememberingTransformer) -> None:
     prediction = model.predict(make_task(2).images)
     for adapter, row in zip(prediction.adapters.tolist(), prediction.probabilities, strict=True):
-        known = [label in model.heads[adapter].classes for label in prediction.classes]
+        known = [label in model.state.heads[adapter].classes for label in prediction.classes]
         assert bool((row[~torch.tensor(known)] == 0).all())
 
 
@@ -80,14 +80,14 @@ def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
         model.predict(images, groups=[[1]] * 24)
     with pytest.raises(RememberingError, match="no images"):
         model.novelty([])
-    with pytest.raises(RememberingError, match=r"unknown = 0\.05 must lie"):
+    with pytest.raises(RememberingError, match=r"false_alarm_rate = 0\.05 must lie"):
         model.predict(images, false_alarm_rate="0.05")  # type: ignore[arg-type]
 
 
 def test_choose_takes_the_least_mean_error_of_each_group() -> None:
     errors = torch.tensor([[1.0, 2.0], [5.0, 2.0], [3.0, 1.0]])
-    assert choose(errors, ["x", "x", "y"]).tolist() == [1, 1, 1]
-    assert choose(errors, [0, 1, 2]).tolist() == [0, 1, 1]
+    assert choose_tasks(errors, ["x", "x", "y"]).tolist() == [1, 1, 1]
+    assert choose_tasks(errors, [0, 1, 2]).tolist() == [0, 1, 1]
 
 
 def test_earlier_adapters_stay_bit_identical(backbone: Backbone) -> None:
@@ -111,13 +111,13 @@ def test_same_seed_same_bits(backbone: Backbone) -> None:
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_capacity_is_kept_and_every_task_is_served(capacity: int, backbone: Backbone) -> None:
     model = learned(backbone, 5, capacity=capacity, memory=6)
-    assert len(model.adapters) == len(model.heads) == capacity
-    assert len(model.router.experts) == len(model.memories) == 5
+    assert len(model.state.adapters) == len(model.state.heads) == capacity
+    assert len(model.state.router.experts) == len(model.state.memories) == 5
     for record in model.tasks:
-        assert record.adapter in model.adapters
-        assert set(record.classes) <= set(model.heads[record.adapter].classes)
+        assert record.adapter in model.state.adapters
+        assert set(record.classes) <= set(model.state.heads[record.adapter].classes)
     assert set(model.classes) == {f"{c}{i}" for c in "ab" for i in range(5)}
-    assert model.footprint().adapters == capacity * model.adapters[4].parameters
+    assert model.footprint().adapters == capacity * model.state.adapters[4].parameters
 
 
 def test_fusion_replays_every_task_that_the_absorbed_adapter_serves(
@@ -130,7 +130,7 @@ def test_fusion_replays_every_task_that_the_absorbed_adapter_serves(
         replayed.append([sorted(set(memory.labels)) for memory in memories])
         return fuse(*arguments)
 
-    monkeypatch.setattr(learner, "fuse", watched)
+    monkeypatch.setattr(algorithm, "fuse", watched)
     model = learned(backbone, 4, capacity=1, memory=4)
     pairs = [[f"a{i}", f"b{i}"] for i in range(4)]
     assert replayed == [pairs[:1], pairs[:2], pairs[:3]]
@@ -148,7 +148,7 @@ def test_the_fusion_loss_is_the_papers(backbone: Backbone) -> None:
     """α ℓ_CE + (1 − α) ℓ_L2 by hand for the first step of a fusion."""
     model = learned(backbone, 1, capacity=1, memory=100, epochs=1, batch_size=100)
     task, old = make_task(1, ("x", "y")), make_task(0)
-    adapter, head = model.adapters[0], model.heads[0]
+    adapter, head = model.state.adapters[0], model.state.heads[0]
     losses = []
 
     class Watch(Progress):
@@ -157,7 +157,7 @@ def test_the_fusion_loss_is_the_papers(backbone: Backbone) -> None:
             yield lambda advance, note="": losses.append(note)
 
     before = adapter.a.clone()
-    model.learn(task, Watch())
+    model.learn(task, progress=Watch())
     with torch.no_grad():
         wider = head.extended(("x", "y"))
         new = training.logits(backbone, adapter, wider, backbone.embed(task.images))
@@ -171,7 +171,7 @@ def test_the_fusion_loss_is_the_papers(backbone: Backbone) -> None:
 
 
 def test_without_capacity_no_image_is_kept(model: RememberingTransformer) -> None:
-    assert not model.memories
+    assert not model.state.memories
     assert model.footprint().replay_bytes == 0
 
 
@@ -187,7 +187,7 @@ def test_the_frozen_head(checkpoints: dict[str, Any]) -> None:
     backbone = Backbone.load(checkpoints["vit-classifier"])
     model = learned(backbone, 3, head="frozen", capacity=2, memory=6)
     assert model.footprint().heads == 0
-    assert model.heads[2].columns.tolist() in ([0, 1, 4, 5], [2, 3, 4, 5])
+    assert model.state.heads[2].columns.tolist() in ([0, 1, 4, 5], [2, 3, 4, 5])
     prediction = model.predict(make_task(2).images)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(12))
     with pytest.raises(RememberingError, match="has 10 outputs and all are taken"):
@@ -202,13 +202,17 @@ def test_a_checkpoint_without_classifier_has_no_frozen_head(backbone: Backbone) 
 def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
     one = learned(backbone, 2, first_layer=2, router=RouterSettings(kind="subspace", layers=(1, 2)))
     two = learned(backbone, 2, first_layer=0, router=RouterSettings(kind="subspace", layers=(3,)))
-    assert one.single_pass
-    assert not two.single_pass
+    assert one.state.single_pass
+    assert not two.state.single_pass
     for model in (one, two):
         images = make_task(1).images
         prediction = model.predict(images)
-        again = model.answer(images, prediction.adapters)
-        torch.testing.assert_close(prediction.probabilities, again)
+        for number in set(prediction.adapters.tolist()):
+            rows = prediction.adapters == number
+            logits = adapter_logits(model.state, backbone, images[rows], number)
+            columns = [model.classes.index(label) for label in model.state.heads[number].classes]
+            alone = prediction.probabilities[rows][:, columns]
+            torch.testing.assert_close(alone, logits.softmax(1))
 
 
 @pytest.mark.parametrize(
@@ -228,19 +232,19 @@ def test_as_many_layers_run_as_the_model_says(changes: dict[str, Any], backbone:
     model.predict(make_task(1).images[:1])
     for hook in hooks:
         hook.remove()
-    assert len(ran) == model.layers_run
+    assert len(ran) == layers_run(model.state, backbone.depth)
 
 
 @pytest.mark.parametrize("first_layer", [3, 99])
 def test_layers_that_are_not_there_are_refused(first_layer: int, backbone: Backbone) -> None:
     with pytest.raises(RememberingError, match="is not among the 3 layers"):
         RememberingTransformer.from_backbone(backbone, first_layer=first_layer)
-    with pytest.raises(RememberingError, match="load it anew for 32"):
+    with pytest.raises(RememberingError, match="load it again for 32"):
         RememberingTransformer.from_backbone(backbone, image_size=32)
 
 
 def test_router_layers_past_the_end_are_refused(backbone: Backbone) -> None:
-    with pytest.raises(RememberingError, match="reaches past the 3 layers"):
+    with pytest.raises(RememberingError, match="exceeds the 3 layers"):
         learned(backbone, 1, router=RouterSettings(layers=(4,)))
 
 
@@ -279,7 +283,7 @@ class TestWrongInputLeavesNoTrace:
         return learned(backbone, 2, capacity=2, memory=4)
 
     def check(self, model: RememberingTransformer, task: Task, message: str) -> None:
-        before, records = tensors(model), list(model.tasks)
+        before, records = tensors(model), model.tasks
         with pytest.raises(RememberingError, match=message):
             model.learn(task)
         assert model.tasks == records
@@ -298,7 +302,7 @@ class TestWrongInputLeavesNoTrace:
         self.check(model, make_task(1), "'task 1' is already learned")
 
     def test_another_kind_of_labels(self, model: RememberingTransformer) -> None:
-        self.check(model, make_task(9, (1, 2)), "has int labels, but the model knows str")
+        self.check(model, make_task(9, (1, 2)), "has int labels, but the model has str")
 
     def test_a_loss_that_is_no_number(
         self, model: RememberingTransformer, monkeypatch: pytest.MonkeyPatch
@@ -313,7 +317,7 @@ class TestWrongInputLeavesNoTrace:
         self, model: RememberingTransformer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         broken = {"basis": torch.full((17, 1), float("inf"))}
-        monkeypatch.setattr(model.router, "fit", lambda *_: broken)
+        monkeypatch.setattr(type(model.state.router), "fit", lambda *_: broken)
         self.check(model, make_task(2), "diverged.*lower router.lr")
 
     def test_an_image_that_cannot_be_read(
@@ -348,20 +352,18 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     others = {other.name: other for other in model.tasks if other is not record}
     shared = [other.name for other in others.values() if other.adapter == record.adapter]
     images = make_task(3).images
-    answers = model.answer(images, torch.full((12,), 3))
-    classes = model.classes
+    answers = adapter_logits(model.state, backbone, images, 3)
     gone = model.forget("task 1")
     assert gone.task == record
     assert gone.shared_with == tuple(shared)
     assert gone.replay_images == (4 if capacity else 0)
     assert {other.name: other for other in model.tasks} == others
-    assert (record.adapter in model.adapters) == bool(shared)
+    assert (record.adapter in model.state.adapters) == bool(shared)
     after = tensors(model)
     assert after.keys() < before.keys()
     assert all(torch.equal(before[key], value) for key, value in after.items())
-    columns = [classes.index(label) for label in model.classes]
-    assert torch.equal(model.answer(images, torch.full((12,), 3)), answers[:, columns])
-    assert model.predict(images).errors.shape == (12, 3)
+    assert torch.equal(adapter_logits(model.state, backbone, images, 3), answers)
+    assert model.predict(images).scores.shape == (12, 3)
     model.learn(make_task(1, ("a1", "b1")))
     with pytest.raises(RememberingError, match=r"no task 'x'.*'task 0'"):
         model.forget("x")
@@ -371,13 +373,13 @@ def test_forgetting_frees_outputs_of_the_frozen_head(checkpoints: dict[str, Any]
     model = learned(Backbone.load(checkpoints["vit-classifier"]), 5, head="frozen")
     model.forget("task 1")
     model.learn(make_task(7, ("x", "y")))
-    columns = [column for head in model.heads.values() for column in head.columns.tolist()]
+    columns = [column for head in model.state.heads.values() for column in head.columns.tolist()]
     assert sorted(columns) == list(range(10))
 
 
 def test_nothing_learned_nothing_answered(backbone: Backbone) -> None:
     model = RememberingTransformer.from_backbone(backbone)
-    with pytest.raises(RememberingError, match="learned no task yet"):
+    with pytest.raises(RememberingError, match="has not learned a task yet"):
         model.predict(torch.zeros(1, 8, 8))
 
 

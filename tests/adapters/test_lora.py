@@ -48,7 +48,7 @@ def test_a_mixed_batch_equals_one_by_one(
 ) -> None:
     bank = AdapterBank()
     for number in (9, 3, 0, 4):
-        bank[number] = random_adapter(backbone, number, rank, first_layer)
+        bank = bank.with_adapter(number, random_adapter(backbone, number, rank, first_layer))
     tokens = some_tokens(backbone, len(chosen))
     mixed = backbone.run(tokens, adapters=bank.mixed(torch.tensor(chosen)))
     for i, number in enumerate(chosen):
@@ -97,14 +97,14 @@ def test_gradients_under_mixed_precision_are_nearly_the_same(backbone: Backbone)
 def test_add_replace_remove(backbone: Backbone) -> None:
     bank = AdapterBank()
     for number in range(3):
-        bank[number] = random_adapter(backbone, number)
+        bank = bank.with_adapter(number, random_adapter(backbone, number))
     tokens = some_tokens(backbone, 2)
     pair = torch.tensor([1, 2])
     before = backbone.run(tokens, adapters=bank.mixed(pair))
-    del bank[0]
+    bank = bank.without(0)
     assert list(bank) == [1, 2]
     assert torch.equal(backbone.run(tokens, adapters=bank.mixed(pair)), before)
-    bank[1] = random_adapter(backbone, 7)
+    bank = bank.with_adapter(1, random_adapter(backbone, 7))
     after = backbone.run(tokens, adapters=bank.mixed(pair))
     assert not torch.allclose(after[0], before[0])
     torch.testing.assert_close(after[1], before[1])
@@ -112,9 +112,9 @@ def test_add_replace_remove(backbone: Backbone) -> None:
 
 def test_adapters_of_another_shape_are_refused(backbone: Backbone) -> None:
     bank = AdapterBank()
-    bank[0] = random_adapter(backbone, 0, rank=2)
+    bank = bank.with_adapter(0, random_adapter(backbone, 0, rank=2))
     with pytest.raises(RememberingError, match="same rank and layers"):
-        bank[1] = random_adapter(backbone, 1, rank=3)
+        bank = bank.with_adapter(1, random_adapter(backbone, 1, rank=3))
 
 
 @pytest.mark.parametrize(("rank", "first_layer"), [(0, 0), (1, 3), (1, -1)])

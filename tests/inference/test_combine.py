@@ -1,27 +1,28 @@
-"""Two opinions, one answer."""
+"""Router and adapter probabilities are combined."""
 
 from __future__ import annotations
 
 import torch
 
-from remembering.inference.combine import Columns, combine
+from remembering.inference.combine import combine
+from remembering.state import RouterColumns
 
 # Two tasks share the label "x"; adapter 0 serves the first, adapter 1 the second.
-COLUMNS = Columns.of([(0, ("x", "y")), (1, ("x", "z"))], ("x", "y", "z"))
+COLUMNS = RouterColumns(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 0, 1, 1]))
 ROUTER = torch.tensor([[0.4, 0.2, 0.1, 0.3]], dtype=torch.float64).log()
 ADAPTER = torch.tensor([[0.25, 0.75, 0.0]])
 
 
-def test_within_the_chosen_adapter_opinions_are_multiplied() -> None:
+def test_within_the_chosen_adapter_probabilities_are_multiplied() -> None:
     prediction = combine(ADAPTER, ROUTER, COLUMNS, torch.tensor([0]), hard_routing=True)
     both = torch.tensor([0.4 * 0.25, 0.2 * 0.75, 0.0])
     torch.testing.assert_close(prediction[0], both / both.sum())
 
 
-def test_the_other_tasks_keep_what_the_router_gives_them() -> None:
+def test_the_other_tasks_keep_the_probability_of_the_router() -> None:
     prediction = combine(ADAPTER, ROUTER, COLUMNS, torch.tensor([0]), hard_routing=False)
-    wanted = torch.tensor([0.6 * 0.4 + 0.1, 0.6 * 0.6, 0.3])
-    torch.testing.assert_close(prediction[0], wanted)
+    expected = torch.tensor([0.6 * 0.4 + 0.1, 0.6 * 0.6, 0.3])
+    torch.testing.assert_close(prediction[0], expected)
     torch.testing.assert_close(prediction.sum(1), torch.ones(1))
 
 

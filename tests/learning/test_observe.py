@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from remembering.config import RouterSettings
@@ -15,7 +14,8 @@ from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.learning.observe import binomial_tail
+from remembering.inference.predict import router_features
+from remembering.learning import observe
 from remembering.model import RememberingTransformer
 from remembering.runtime.seeding import permutation
 
@@ -33,8 +33,8 @@ def digits() -> list[tuple[Tensor, list[int]]]:
     ]
 
 
-def new_model(feature_adapter: int = 0) -> RememberingTransformer:
-    router = RouterSettings(feature_adapter=feature_adapter, feature_steps=40)
+def new_model(feature_rank: int = 0) -> RememberingTransformer:
+    router = RouterSettings(feature_rank=feature_rank, feature_steps=40)
     return RememberingTransformer.from_backbone("bundled", epochs=4, lr=3e-3, router=router)
 
 
@@ -82,8 +82,8 @@ def test_a_recurring_task_is_recognised_and_gets_no_adapter(
     images, labels = digits[1]
     prediction = observed.observe(images[120:], labels[120:])
     assert prediction.recognised == {observed.tasks[1].name: 60}
-    assert (prediction.learned, prediction.waiting) == ([], 0)
-    assert len(observed.adapters) == 3
+    assert (prediction.learned, prediction.waiting) == ((), 0)
+    assert len(observed.state.adapters) == 3
 
 
 def test_refining_adds_to_the_sums_as_if_it_had_been_there(
@@ -94,10 +94,12 @@ def test_refining_adds_to_the_sums_as_if_it_had_been_there(
     feed(model, images[:120], labels[:120])
     model.flush()
     targets = torch.tensor([model.tasks[0].classes.index(label) for label in labels])
-    whole = model.router.fit(model.router_features(images), targets, torch.Generator())
+    whole = model.state.router.fit(
+        router_features(model.state, model.backbone, images), targets, torch.Generator()
+    )
     model.observe(images[120:], labels[120:], refine=True)
-    torch.testing.assert_close(model.router.experts[0]["sums"], whole["sums"])
-    torch.testing.assert_close(model.router.shared["scatter"], whole["scatter"])
+    torch.testing.assert_close(model.state.router.experts[0]["sums"], whole["sums"])
+    torch.testing.assert_close(model.state.router.shared["scatter"], whole["scatter"])
 
 
 def test_blurred_boundaries_cost_no_class(digits: list[tuple[Tensor, list[int]]]) -> None:
@@ -113,7 +115,7 @@ def test_blurred_boundaries_cost_no_class(digits: list[tuple[Tensor, list[int]]]
     model.flush()
     assert set(model.classes) == set(labels)
     assert accuracy(model, digits) > 0.9
-    assert len(model.adapters) <= 4
+    assert len(model.state.adapters) <= 4
 
 
 def test_the_same_labels_in_another_look_are_another_task(
@@ -153,10 +155,10 @@ def test_a_single_class_waits_for_company(digits: list[tuple[Tensor, list[int]]]
     assert model.observe(images[rows], [labels[0]] * 10).waiting == 20
 
 
-def test_eyes_that_open_meanwhile_do_not_split_tasks(
+def test_a_feature_adapter_trained_meanwhile_does_not_split_tasks(
     digits: list[tuple[Tensor, list[int]]],
 ) -> None:
-    """The first task opens them while the second waits: what waits is then seen through them."""
+    """The first task trains it while the second waits: its features are then recomputed."""
     model = new_model(feature_rank=8)
     for images, labels in digits:
         feed(model, images, labels)
@@ -193,7 +195,7 @@ def test_what_fails_to_be_learned_still_waits(
     model.observe(images[:40], labels[:40])
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "learn", failing(error))
+        patch.setattr(observe, "learn", failing(error))
         with pytest.raises(error):
             model.flush()
     assert len(model.flush()) == 1
@@ -206,8 +208,8 @@ def test_what_cannot_be_learned_at_all_can_be_let_go(
     model = new_model()
     model.observe(images[:40], labels[:40])
 
-    monkeypatch.setattr(model, "learn", failing(RememberingError))
-    assert model.flush(discard=True) == []
+    monkeypatch.setattr(observe, "learn", failing(RememberingError))
+    assert model.flush(discard=True) == ()
     assert model.observe(images[:2], labels[:2]).waiting == 2
 
 
@@ -216,7 +218,7 @@ def test_labels_of_another_kind_are_refused(digits: list[tuple[Tensor, list[int]
     model = new_model()
     model.observe(images[:20], labels[:20])
     for _ in range(2):  # while they wait, and when they are learned
-        with pytest.raises(RememberingError, match="str labels, but those before it are int"):
+        with pytest.raises(RememberingError, match="str labels, but earlier ones are int"):
             model.observe(images[:20], [str(label) for label in labels[:20]])
         model.flush()
 
@@ -259,10 +261,3 @@ def test_refining_what_cannot_be_refined_is_refused_at_once(
     with pytest.raises(RememberingError, match="cannot be refined"):
         model.observe(images[:20], labels[:20], refine=True)
     assert model.observe(images[:20], labels[:20]).waiting == 20
-
-
-@pytest.mark.parametrize("total", [10, 1000, 5000])
-def test_the_tail_of_a_binomial(total: int) -> None:
-    for count in (0, total // 5, total // 4, total):
-        wanted = float(binom.sf(count - 1, total, 0.2))
-        assert binomial_tail(count, total, 0.2) == pytest.approx(wanted, rel=1e-6, abs=1e-12)

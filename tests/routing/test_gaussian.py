@@ -14,8 +14,9 @@ from torch import Tensor
 
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
-from remembering.routing import gaussian, make_router
-from remembering.routing.gaussian import TEMPERATURES, GaussianRouter
+from remembering.routing import class_gaussians, gaussian
+from remembering.routing.class_gaussians import TEMPERATURES, ClassGaussians
+from remembering.routing.gaussian import GaussianRouter
 
 
 def data(task: int, classes: int, per_class: int = 8, dim: int = 5) -> tuple[Tensor, Tensor]:
@@ -26,10 +27,10 @@ def data(task: int, classes: int, per_class: int = 8, dim: int = 5) -> tuple[Ten
 
 
 def learned(*tasks: tuple[Tensor, Tensor]) -> GaussianRouter:
-    router = make_router(RouterSettings())
-    assert isinstance(router, GaussianRouter)
+    router = GaussianRouter(RouterSettings())
     for number, (x, y) in enumerate(tasks):
-        router.add(number, router.fit(x, y, torch.Generator().manual_seed(0)))
+        expert = router.fit(x, y, torch.Generator().manual_seed(0))
+        router = router.with_expert(number, expert)
     return router
 
 
@@ -52,37 +53,42 @@ def test_logits_are_those_of_gaussians_with_one_covariance(classes: list[int]) -
     means = torch.stack([a[b == c].double().mean(0) for a, b in tasks for c in b.unique()])
     gaussians = [torch.distributions.MultivariateNormal(mean, covariance(tasks)) for mean in means]
     router = learned(*tasks)
-    temperature = router._fit().temperature
+    temperature = router._gaussians.temperature
     densities = torch.stack([g.log_prob(x.double()) for g in gaussians], dim=1)
-    wanted = (densities / temperature).log_softmax(1)
-    torch.testing.assert_close(router.class_logits(x).log_softmax(1), wanted)
+    expected = (densities / temperature).log_softmax(1)
+    torch.testing.assert_close(router.class_logits(x).log_softmax(1), expected)
 
 
 def test_the_order_of_tasks_and_of_images_does_not_matter() -> None:
     tasks = [data(i, 3) for i in range(3)]
     x = torch.randn(9, 5)
     mixed = [(a[o], b[o]) for a, b in tasks for o in [torch.randperm(len(a))]]
-    wanted = learned(*tasks)._fit()
+    expected = learned(*tasks)._covariance.factor
     for other in (learned(*mixed), learned(*tasks[::-1])):
         torch.testing.assert_close(other.shared, learned(*tasks).shared)
-        assert other.score(x).shape == (9, 3)
-        torch.testing.assert_close(other._fit().within.factor, wanted.within.factor)
+        assert other.scores(x).shape == (9, 3)
+        torch.testing.assert_close(other._covariance.factor, expected)
 
 
 def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
     """The prior's diagonal alone is not updated: with little weight it makes no difference."""
     tasks = [data(i, 3, per_class=200) for i in range(2)]
     whole = learned(*tasks)
-    chosen = whole.experts[0]["usual"].double(), whole.experts[0]["usual_class"]
-    fitted = whole._fit()
+    chosen = (
+        whole.experts[0]["calibration_features"].double(),
+        whole.experts[0]["calibration_targets"],
+    )
+    gaussians = whole._gaussians
     x, own = chosen[0][:5], chosen[1][:5]
-    closed = fitted.within.without_one(x, fitted._whitened, own, fitted.counts[own])
+    closed = gaussians.covariance.leave_one_out_distances(
+        x, gaussians._whitened, own, gaussians.counts[own]
+    )
     (a, b), rest = tasks[0], tasks[1:]
     for i in range(5):
         same = (a.half().double() == x[i]).all(1)
         assert same.sum() == 1
         without = [(a[~same], b[~same]), *rest]
-        again = learned(*without)._fit()
+        again = learned(*without)._gaussians
         difference = x[i] - again.means
         plain = (difference @ torch.linalg.inv(covariance(without)) * difference).sum(1)
         torch.testing.assert_close(closed[i], plain, rtol=5e-3, atol=1e-3)
@@ -97,50 +103,50 @@ def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
 def test_the_way_down_finds_the_best_of_all_temperatures(
     classes: list[int], spread: float, start: float
 ) -> None:
-    fitted = learned(
+    gaussians = learned(
         *((spread * x, y) for x, y in (data(i, c) for i, c in enumerate(classes)))
-    )._fit()
-    _, own, distances = fitted._kept
+    )._gaussians
+    _, own, distances = gaussians._calibration
     losses = [float(F.cross_entropy(-distances / (2 * t), own)) for t in TEMPERATURES]
-    fitted.temperature = start
-    assert fitted.best_temperature() == TEMPERATURES[losses.index(min(losses))]
+    gaussians.temperature = start
+    assert gaussians.best_temperature() == TEMPERATURES[losses.index(min(losses))]
 
 
 def test_many_tasks_are_not_compared_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each of the first; then rarely enough that a task costs the same, but never too late."""
     fits = []
-    monkeypatch.setattr(gaussian, "REFIT_EACH", 40)
-    real = gaussian._Fitted.best_temperature
+    monkeypatch.setattr(gaussian, "REFIT_ALWAYS", 40)
+    real = ClassGaussians.best_temperature
 
-    def counted(fitted: gaussian._Fitted) -> float:
+    def counted(fitted: ClassGaussians) -> float:
         fits.append(len(fitted.experts))
         return real(fitted)
 
-    monkeypatch.setattr(gaussian._Fitted, "best_temperature", counted)
+    monkeypatch.setattr(class_gaussians.ClassGaussians, "best_temperature", counted)
     router = learned(*(data(i, 2, per_class=3) for i in range(200)))
     assert fits[:40] == list(range(1, 41))
     assert len(fits) < 40 + 16 * math.log2(200 / 40) * 2
     assert all(b - a <= 1 + b / 16 for a, b in itertools.pairwise(fits))
     assert "temperature" in router.shared
-    assert router._fit().temperature == float(router.shared["temperature"])
+    assert router._gaussians.temperature == float(router.shared["temperature"])
 
 
-def test_of_very_many_tasks_some_are_asked_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_samples_from_very_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [data(i, 2) for i in range(30)]
     router = learned(*tasks)
-    x, own, distances = router._fit()._kept
+    x, own, distances = router._gaussians._calibration
     assert x.shape == (30 * 16, 5)  # all that were kept
     assert distances.shape == (30 * 16, 60)
-    monkeypatch.setattr(gaussian, "USUAL_AT_MOST", 40)
-    router.changed()
-    x, own, distances = router._fit()._kept
+    monkeypatch.setattr(gaussian, "CALIBRATION_MAX", 40)
+    router = GaussianRouter(router.settings, router.experts, router.shared)
+    x, own, distances = router._gaussians._calibration
     assert len(x) == len(own) == 40  # four of every third task
     assert distances.shape == (40, 60)
     assert (own // 2).unique().tolist() == list(range(0, 30, 3))
     assert (distances.argmin(1) == own).double().mean() > 0.5
 
 
-def test_false_alarms_come_at_the_rate_that_is_asked() -> None:
+def test_false_alarms_come_at_the_requested_rate() -> None:
     rng = torch.Generator().manual_seed(0)
     dim, means = 30, 2 * torch.randn(6, 30, generator=rng)
 
@@ -172,41 +178,40 @@ def skewed(task: int, per_class: int = 60) -> tuple[Tensor, Tensor]:
     return centres[targets] + spread * torch.randn(len(targets), 2, generator=rng), targets
 
 
-def logit_correction(replay: int) -> GaussianRouter:
-    router = make_router(RouterSettings(replay=replay))
-    assert isinstance(router, GaussianRouter)
+def corrected(replay: int) -> GaussianRouter:
+    router = GaussianRouter(RouterSettings(replay=replay))
     for number in range(4):
         x, y = skewed(number)
-        router.add(number, router.fit(x, y, torch.Generator().manual_seed(0)))
+        expert = router.fit(x, y, torch.Generator().manual_seed(0))
+        router = router.with_expert(number, expert)
     return router
 
 
-def test_kept_vectors_sharpen_boundaries() -> None:
-    asked = [skewed(10 * (i + 1) + i, per_class=400) for i in range(4)]
+def test_the_logit_correction_improves_boundaries() -> None:
+    test = [skewed(10 * (i + 1) + i, per_class=400) for i in range(4)]
     right = []
     for replay in (0, 120):
-        router = logit_correction(replay)
-        hits = [router.class_logits(x).argmax(1) == y + 2 * i for i, (x, y) in enumerate(asked)]
+        router = corrected(replay)
+        hits = [router.class_logits(x).argmax(1) == y + 2 * i for i, (x, y) in enumerate(test)]
         right.append(float(torch.cat(hits).float().mean()))
     plain, better = right
     assert better > plain + 0.01
 
 
 def test_kept_vectors_are_as_many_as_asked_for() -> None:
-    assert [len(e["usual"]) for e in logit_correction(100).experts.values()] == [100] * 4
-    assert [len(e["usual"]) for e in logit_correction(0).experts.values()] == [64] * 4
+    assert [len(e["calibration_features"]) for e in corrected(100).experts.values()] == [100] * 4
+    assert [len(e["calibration_features"]) for e in corrected(0).experts.values()] == [64] * 4
 
 
-def test_without_a_task_sharpened_boundaries_of_the_others_stay() -> None:
-    router, (x, _) = logit_correction(120), skewed(7)
+def test_removing_a_task_keeps_the_correction_of_the_others() -> None:
+    router, (x, _) = corrected(120), skewed(7)
     before = router.class_logits(x)
-    router.remove(1)
+    router = router.without_expert(1)
     torch.testing.assert_close(router.class_logits(x), before[:, [0, 1, 4, 5, 6, 7]])
-    copy = make_router(router.settings)
-    copy.restore(router.experts, router.shared)
+    copy = GaussianRouter(router.settings, router.experts, router.shared)
     assert torch.equal(copy.class_logits(x), router.class_logits(x))
 
 
-def test_only_boundaries_can_be_sharpened() -> None:
+def test_only_gaussians_have_a_logit_correction() -> None:
     with pytest.raises(RememberingError, match=r"router\.replay belongs to the gaussian router"):
         RouterSettings(kind="subspace", replay=10)

@@ -18,10 +18,10 @@ from remembering.errors import RememberingError
 from remembering.inference import predict as inference
 from remembering.inference.prediction import Prediction
 from remembering.learner import Footprint
-from remembering.learning import algorithm, observe
+from remembering.learning.algorithm import learn
 from remembering.learning.checkpoint import Checkpoint
 from remembering.learning.forget import Forgotten, forget
-from remembering.learning.observe import Observed
+from remembering.learning.observe import Observed, flush, observe
 from remembering.runtime.malloc import trim_malloc
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, TaskRecord
@@ -134,7 +134,7 @@ class RememberingTransformer:
             checkpoint: Where to keep the progress of the training, so that a killed process can
                 resume the task.
         """
-        self._state = algorithm.learn(self._state, self._backbone, task, progress, checkpoint)
+        self._state = learn(self._state, self._backbone, task, progress, checkpoint)
         trim_malloc()
         return self._state.tasks[-1]
 
@@ -157,12 +157,11 @@ class RememberingTransformer:
             refine: Whether recognised images update the generative models of their tasks.
             progress: Reports progress.
         """
-        before = len(self._state.tasks)
-        state, recognised = observe.take_in(self._state, self._backbone, images, labels, refine)
-        self._state = state
-        for learned in observe.learn_complete(state, self._backbone, progress):
-            self._state = learned
-        return Observed(recognised, self._state.tasks[before:], self._state.observed)
+        self._state, observed = observe(
+            self._state, self._backbone, images, labels, refine, progress
+        )
+        trim_malloc()
+        return observed
 
     def flush(
         self, *, discard: bool = False, progress: Progress = SILENT
@@ -178,7 +177,7 @@ class RememberingTransformer:
                 the others are learned.
         """
         before = len(self._state.tasks)
-        for state in observe.flush(self._state, self._backbone, discard, progress):
+        for state in flush(self._state, self._backbone, discard, progress):
             self._state = state
         return self._state.tasks[before:]
 

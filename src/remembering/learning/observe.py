@@ -45,21 +45,24 @@ class Observed:
         recognised: Number of images that belong to learned tasks, by task name.
         learned: Tasks that were complete and have been learned.
         waiting: Number of images in pending tasks.
+        problems: Why complete tasks could not be learned; they stay pending.
     """
 
     recognised: dict[str, int]
     learned: tuple[TaskRecord, ...]
     waiting: int
+    problems: tuple[str, ...] = ()
 
 
-def take_in(
+def observe(
     state: ModelState,
     backbone: Backbone,
     images: ImagesLike,
     labels: Sequence[Label],
     refine: bool = False,
-) -> tuple[ModelState, dict[str, int]]:
-    """Assign each image of a batch to a learned task or to a pending one. Nothing is trained.
+    progress: Progress = SILENT,
+) -> tuple[ModelState, Observed]:
+    """Assign each image of a batch to a learned or a pending task; learn what is complete.
 
     Args:
         state: What was learned and observed before.
@@ -67,10 +70,31 @@ def take_in(
         images: The batch.
         labels: One label per image.
         refine: Whether recognised images update the experts of their tasks.
+        progress: Reports progress.
 
     Returns:
-        The new state, and the number of recognised images by task name.
+        The new state, and what was done with the batch.
     """
+    before = len(state.tasks)
+    state, recognised = _take_in(state, backbone, images, labels, refine)
+    problems: list[str] = []
+    complete = [t.number for t in state.pending if t.idle >= PATIENCE and _is_learnable(t)]
+    for number in complete:
+        try:
+            state = _learn_pending(state, backbone, number, progress)
+        except RememberingError as error:
+            problems.append(str(error))
+    return state, Observed(recognised, state.tasks[before:], state.observed, tuple(problems))
+
+
+def _take_in(
+    state: ModelState,
+    backbone: Backbone,
+    images: ImagesLike,
+    labels: Sequence[Label],
+    refine: bool,
+) -> tuple[ModelState, dict[str, int]]:
+    """Assign each image to a learned or a pending task; count the recognised ones by task."""
     batch = Task("batch", images, labels)
     known = {label for record in state.tasks for label in record.classes}
     _check_label_type(batch, [*known, *(label for task in state.pending for label in task.labels)])
@@ -92,16 +116,6 @@ def take_in(
         rows = (~familiar).nonzero().flatten()
         state = _collect(state, backbone, batch, features, rows)
     return state, recognised
-
-
-def learn_complete(
-    state: ModelState, backbone: Backbone, progress: Progress = SILENT
-) -> Iterator[ModelState]:
-    """Learn the pending tasks that are complete; yield the state after each of them."""
-    numbers = [t.number for t in state.pending if t.idle >= PATIENCE and _is_learnable(t)]
-    for number in numbers:
-        state = _learn_pending(state, backbone, number, progress)
-        yield state
 
 
 def flush(

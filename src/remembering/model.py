@@ -26,9 +26,10 @@ from remembering.runtime.malloc import trim_malloc
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, TaskRecord
 from remembering.storage import store
+from remembering.storage.hub import HubMixin
 
 
-class RememberingTransformer:
+class RememberingTransformer(HubMixin):
     """A frozen Transformer that learns one task after another without forgetting.
 
     Everything learned is one immutable `ModelState`; learning replaces it in a single assignment.
@@ -78,7 +79,6 @@ class RememberingTransformer:
             device: Where to run; a GPU if there is one.
             overrides: Single settings by name, such as `rank=8` or `capacity=3`.
         """
-        settings = replace(settings or Settings(), **overrides)
         if not isinstance(backbone, Backbone):
             backbone = Backbone.load(backbone, image_size, device)
         elif image_size not in (None, backbone.image_size):
@@ -86,17 +86,15 @@ class RememberingTransformer:
                 f"the backbone was loaded for {backbone.image_size} px; load it again for "
                 f"{image_size} px"
             )
-        return cls(backbone, settings)
+        return cls(backbone, replace(settings or Settings(), **overrides))
 
     def __repr__(self) -> str:
         state, backbone = self._state, self._backbone
-        counts = {
-            "tasks": len(state.tasks),
-            "adapters": len(state.adapters),
-            "classes": len(state.classes),
-        }
-        shown = ", ".join(f"{name}={count}" for name, count in counts.items())
-        return f"RememberingTransformer('{backbone.name}' at {backbone.image_size} px, {shown})"
+        return (
+            f"RememberingTransformer('{backbone.name}' at {backbone.image_size} px, "
+            f"tasks={len(state.tasks)}, adapters={len(state.adapters)}, "
+            f"classes={len(state.classes)})"
+        )
 
     @property
     def backbone(self) -> Backbone:
@@ -157,9 +155,8 @@ class RememberingTransformer:
             refine: Whether recognised images update the generative models of their tasks.
             progress: Reports progress.
         """
-        self._state, observed = observe(
-            self._state, self._backbone, images, labels, refine, progress
-        )
+        batch = images, labels, refine, progress
+        self._state, observed = observe(self._state, self._backbone, *batch)
         trim_malloc()
         return observed
 
@@ -196,6 +193,7 @@ class RememberingTransformer:
         *,
         groups: Iterable[Hashable] | Tensor | None = None,
         false_alarm_rate: float | None = None,
+        top_k: int | None = None,
         progress: Progress = SILENT,
     ) -> Prediction:
         """Answer images without knowing their task.
@@ -206,16 +204,11 @@ class RememberingTransformer:
                 of a group are routed together. If None, each image is routed alone, and its
                 answer does not depend on the other images.
             false_alarm_rate: Target false-alarm rate in (0, 1). If None, nothing is flagged.
+            top_k: Number of most probable labels to list in `Prediction.top_k`.
             progress: Reports progress.
         """
-        return inference.predict(
-            self._state,
-            self._backbone,
-            images,
-            groups=groups,
-            false_alarm_rate=false_alarm_rate,
-            progress=progress,
-        )
+        options = groups, false_alarm_rate, top_k, progress
+        return inference.predict(self._state, self._backbone, images, *options)
 
     def predict_proba(self, images: ImagesLike) -> Tensor:
         """Return class probabilities (n, classes); the columns are `classes`."""
@@ -240,9 +233,12 @@ class RememberingTransformer:
 
     def with_settings(self, settings: Settings) -> RememberingTransformer:
         """Return a model with the same state that learns further tasks with other settings."""
-        model = RememberingTransformer(
-            self._backbone, state=replace(self._state, settings=settings)
-        )
+        model = self._copy()
+        model._state = replace(self._state, settings=settings)
+        return model
+
+    def _copy(self) -> RememberingTransformer:
+        model = RememberingTransformer(self._backbone, state=self._state)
         model._saved = self._saved
         return model
 
@@ -253,14 +249,8 @@ class RememberingTransformer:
             RememberingError: If the folder holds other files, or a state that this model was not
                 loaded from or saved as.
         """
-        if self._state.observed:
-            raise RememberingError(
-                f"{self._state.observed} observed images wait to be learned and cannot be saved; "
-                "call flush first, with discard=True if they cannot be learned"
-            )
-        self._state, self._saved = store.save(
-            self._state, self._backbone, Path(folder), self._saved
-        )
+        saved = store.save(self._state, self._backbone, Path(folder), self._saved)
+        self._state, self._saved = saved
 
     @classmethod
     def load(

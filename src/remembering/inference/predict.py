@@ -37,9 +37,9 @@ def predict(
     state: ModelState,
     backbone: Backbone,
     images: ImagesLike,
-    *,
     groups: Iterable[Hashable] | Tensor | None = None,
     false_alarm_rate: float | None = None,
+    top_k: int | None = None,
     progress: Progress = SILENT,
 ) -> Prediction:
     """Answer images without knowing their task.
@@ -51,12 +51,15 @@ def predict(
         groups: Group of each image; the images of a group are routed together. If None, each
             image is routed alone, and its answer does not depend on the other images.
         false_alarm_rate: Target false-alarm rate in (0, 1). If None, nothing is flagged.
+        top_k: Number of most probable labels to list for each image.
         progress: Reports the number of images done.
     """
     _require_tasks(state)
     rate = false_alarm_rate
     if rate is not None and not (isinstance(rate, Real) and 0 < rate < 1):
         raise RememberingError(f"false_alarm_rate = {rate} must lie between 0 and 1, such as 0.05")
+    if top_k is not None and top_k < 1:
+        raise RememberingError(f"top_k = {top_k} must be at least 1")
     sequence = _require_images(images)
     parts = []
     with progress.track("predicting", len(sequence)) as step:
@@ -71,7 +74,7 @@ def predict(
         torch.cat(column) for column in list(zip(*parts, strict=True))[:3]
     )
     novelty = torch.cat([part[3] for part in parts if part[3] is not None]) if rate else None
-    return Prediction(
+    prediction = Prediction(
         labels=[state.classes[i] for i in probabilities.argmax(1).tolist()],
         probabilities=probabilities,
         classes=state.classes,
@@ -81,6 +84,7 @@ def predict(
         novelty=novelty,
         unknown=None if novelty is None or rate is None else novelty <= rate,
     )
+    return prediction if top_k is None else replace(prediction, top_k=prediction.top(top_k))
 
 
 def novelty(

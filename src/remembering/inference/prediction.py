@@ -27,6 +27,7 @@ class Prediction:
         novelty: p-values (n,) of the hypothesis that an image belongs to a learned task, if a
             false-alarm rate was given.
         unknown: Whether the p-value is at most the false-alarm rate, (n,).
+        top_k: The k most probable labels of each image with their probabilities, if requested.
     """
 
     labels: list[Label]
@@ -37,6 +38,7 @@ class Prediction:
     scores: Tensor
     novelty: Tensor | None = None
     unknown: Tensor | None = None
+    top_k: list[list[tuple[Label, float]]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,13 +53,7 @@ class Prediction:
         return self.probabilities.max(1).values
 
     def top(self, k: int) -> list[list[tuple[Label, float]]]:
-        """Return the k most probable labels of each image with their probabilities.
-
-        Raises:
-            RememberingError: If k is not at least 1.
-        """
-        if k < 1:
-            raise RememberingError(f"top_k = {k} must be at least 1")
+        """Return the k most probable labels of each image with their probabilities."""
         values, indices = self.probabilities.topk(min(k, len(self.classes)), dim=1)
         return [
             [(self.classes[i], value) for i, value in zip(row, probabilities, strict=True)]

@@ -110,7 +110,7 @@ class GaussianRouter(Router):
         tasks = len(router.experts)
         if tasks <= REFIT_ALWAYS or tasks % (tasks // 16) == 0:
             temperature = router._gaussians.best_temperature()
-            router = router._with_shared(temperature=torch.tensor(temperature).double())
+            router = router._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
         if self.settings.replay:
             router = router._with_shared(logit_correction=router._gaussians.fit_correction())
         return router

@@ -89,6 +89,11 @@ def save(
     Returns:
         The state, whose adapters may now be read from the folder, and what was saved.
     """
+    if state.observed:
+        raise RememberingError(
+            f"{state.observed} observed images wait to be learned and cannot be saved; call flush "
+            "first, with discard=True if they cannot be learned"
+        )
     if folder.exists() and not folder.is_dir():
         raise RememberingError(f"{folder} is a file; give a folder for the model")
     with only_writer(folder):

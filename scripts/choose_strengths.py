@@ -43,7 +43,7 @@ class LwFOverAll(LwF):
 
     def begin(self, task: Task, training_set: TrainingSet) -> None:
         super().begin(task, training_set)
-        self.own = torch.arange(len(self.classes))
+        self.task_classes = torch.arange(len(self.classes))
 
 
 METHODS: dict[str, type[Baseline]] = {**BASELINES, "lwf, all classes": LwFOverAll}

@@ -1,4 +1,4 @@
-"""The bundled backbone, on which rivals learn digits, and what fine-tuning makes of them."""
+"""Fixtures shared by tests of baselines: the bundled backbone and fine-tuning as a reference."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def backbone() -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def floor(backbone: Backbone) -> Baseline:
-    """Fine-tuned on two tasks."""
+def finetuned(backbone: Backbone) -> Baseline:
+    """Sequential fine-tuning after two tasks."""
     return taught("finetune", backbone)
 
 
 @pytest.fixture(scope="session")
-def forgetful(backbone: Backbone) -> float:
-    """What fine-tuning reaches on five."""
+def finetuning_accuracy(backbone: Backbone) -> float:
+    """Accuracy of sequential fine-tuning after five tasks."""
     return on_digits("finetune", backbone)

@@ -1,4 +1,4 @@
-"""Small streams of digits for tests of rivals, and rivals taught on them."""
+"""Small streams of digits, and baselines trained on them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ QUICK: dict[str, dict[str, float]] = {
     "bir": {"hidden": 100, "steps": 50},
     "bir_si": {"hidden": 100, "steps": 50},
 }
-"""Options that make a method quick here; what it does stays the same."""
+"""Options that shorten training without changing the method."""
 
 
 def made(name: str, backbone: Backbone, settings: Settings = SETTINGS) -> Baseline:
+    """Return a new baseline with quick options."""
     return BASELINES[name](backbone, settings, **QUICK.get(name, {}))
 
 
 def taught(name: str, backbone: Backbone, **options: float) -> Baseline:
+    """Return a baseline after the two tasks of `STREAM`."""
     learner = BASELINES[name](backbone, SETTINGS, **(QUICK.get(name, {}) | options))
     for data in STREAM:
         learner.learn(data.train)
@@ -42,20 +44,21 @@ def taught(name: str, backbone: Backbone, **options: float) -> Baseline:
 
 
 def on_digits(name: str, backbone: Backbone, **options: float) -> float:
-    """Accuracy on all ten digits, after five tasks of two."""
-    in_force = {**BASELINES[name].defaults, **QUICK.get(name, {}), **options}
-    return _reached(name, backbone, tuple(in_force.items()))
+    """Return the accuracy on all ten digits after five tasks of two."""
+    all_options = {**BASELINES[name].defaults, **QUICK.get(name, {}), **options}
+    return _accuracy(name, backbone, tuple(all_options.items()))
 
 
 @cache
-def _reached(name: str, backbone: Backbone, options: tuple[tuple[str, float], ...]) -> float:
+def _accuracy(name: str, backbone: Backbone, options: tuple[tuple[str, float], ...]) -> float:
     learner = BASELINES[name](backbone, SETTINGS, **dict(options))
     for data in DIGITS:
         learner.learn(data.train)
-    reached = [accuracy(learner.predict(data.test.images), data.test.labels) for data in DIGITS]
-    return sum(reached) / len(reached)
+    each = [accuracy(learner.predict(data.test.images), data.test.labels) for data in DIGITS]
+    return sum(each) / len(each)
 
 
 def same(one: Baseline, other: Baseline) -> bool:
+    """Return whether two baselines have identical state dicts."""
     a, b = one.state_dict(), other.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

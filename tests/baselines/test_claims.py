@@ -1,4 +1,4 @@
-"""What must be true of rivals if they are what they are called."""
+"""Properties that distinguish the baselines from each other."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ from .example import on_digits, taught
 
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if name != "finetune"])
-def test_every_method_beats_fine_tuning(name: str, backbone: Backbone, forgetful: float) -> None:
-    assert on_digits(name, backbone) > forgetful + 0.02
+def test_every_method_beats_fine_tuning(
+    name: str, backbone: Backbone, finetuning_accuracy: float
+) -> None:
+    assert on_digits(name, backbone) > finetuning_accuracy + 0.02
 
 
-def test_fine_tuning_forgets(forgetful: float) -> None:
-    assert forgetful < 0.7
+def test_fine_tuning_forgets(finetuning_accuracy: float) -> None:
+    assert finetuning_accuracy < 0.7
 
 
 @pytest.mark.parametrize("name", ["ewc", "online_ewc", "si"])
-def test_strength_zero_is_fine_tuning(name: str, backbone: Backbone, floor: Baseline) -> None:
-    free = taught(name, backbone, strength=0)
-    for key, value in floor.tensors.items():
-        assert torch.equal(free.tensors[key], value)
+def test_strength_zero_is_fine_tuning(name: str, backbone: Backbone, finetuned: Baseline) -> None:
+    unconstrained = taught(name, backbone, strength=0)
+    for key, value in finetuned.tensors.items():
+        assert torch.equal(unconstrained.tensors[key], value)
 
 
-def test_der_without_a_past_in_its_loss_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
-    free = taught("der", backbone, alpha=0, beta=0)
-    for key, value in floor.tensors.items():
-        assert torch.equal(free.tensors[key], value)
+def test_der_without_replay_loss_is_fine_tuning(backbone: Backbone, finetuned: Baseline) -> None:
+    unconstrained = taught("der", backbone, alpha=0, beta=0)
+    for key, value in finetuned.tensors.items():
+        assert torch.equal(unconstrained.tensors[key], value)
 
 
-@pytest.mark.parametrize(("name", "idea"), [("pass", "turns"), ("il2a", "mixes")])
-def test_without_its_ideas_it_is_fine_tuning(
-    name: str, idea: str, backbone: Backbone, floor: Baseline
+@pytest.mark.parametrize(("name", "option"), [("pass", "turns"), ("il2a", "mixes")])
+def test_prototype_replay_without_its_losses_is_fine_tuning(
+    name: str, option: str, backbone: Backbone, finetuned: Baseline
 ) -> None:
-    plain = taught(name, backbone, distil=0, replay=0, **{idea: 0})
-    for key, value in floor.tensors.items():
+    plain = taught(name, backbone, distil=0, replay=0, **{option: 0})
+    for key, value in finetuned.tensors.items():
         assert torch.equal(plain.tensors[key], value)
 
 
-def test_owm_with_nothing_to_avoid_is_fine_tuning(backbone: Backbone, floor: Baseline) -> None:
-    free = taught("owm", backbone, alpha=1e12)
-    for key, value in floor.tensors.items():
-        torch.testing.assert_close(free.tensors[key], value, rtol=1e-3, atol=1e-3)
+def test_owm_with_a_large_alpha_is_fine_tuning(backbone: Backbone, finetuned: Baseline) -> None:
+    unconstrained = taught("owm", backbone, alpha=1e12)
+    for key, value in finetuned.tensors.items():
+        torch.testing.assert_close(unconstrained.tensors[key], value, rtol=1e-3, atol=1e-3)
 
 
-def test_bir_with_si_of_no_strength_is_bir(backbone: Backbone) -> None:
-    plain, free = taught("bir", backbone), taught("bir_si", backbone, strength=0)
+def test_bir_si_with_strength_zero_is_bir(backbone: Backbone) -> None:
+    plain, unconstrained = taught("bir", backbone), taught("bir_si", backbone, strength=0)
     for key, value in plain.tensors.items():
-        assert torch.equal(free.tensors[key], value)
+        assert torch.equal(unconstrained.tensors[key], value)
 
 
 def test_der_with_a_memory_of_everything_approaches_joint(backbone: Backbone) -> None:
-    """Two epochs of ten classes with 24 images: 480 are in the buffer at the end, of 1,000."""
+    """A buffer of 1,000 holds all 480 images: two epochs of ten classes with 24 images."""
     everything = on_digits("der", backbone, memory=1000, alpha=0, beta=1)
     assert everything > on_digits("joint", backbone) - 0.05
 

@@ -1,4 +1,4 @@
-"""The bounded memory of training images."""
+"""Tests of the bounded replay memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from remembering.learning.replay import image_bytes, kept_images
 
 @pytest.fixture(scope="module")
 def backbone(checkpoints: dict[str, Path]) -> Backbone:
-    """The random one: nothing is learned here."""
+    """A random backbone; these tests train nothing."""
     return Backbone.load(checkpoints["vit"])
 
 
@@ -34,7 +34,7 @@ def filled(backbone: Backbone, budget: int, tasks: list[Task]) -> tuple[Baseline
     return learner, memory
 
 
-def test_never_more_than_the_budget_and_even(backbone: Backbone) -> None:
+def test_budget_is_divided_evenly_and_never_exceeded(backbone: Backbone) -> None:
     tasks = [make_task(i, (f"a{i}", f"b{i}")) for i in range(3)]
     for count in (1, 2, 3):
         _, memory = filled(backbone, 13, tasks[:count])
@@ -42,7 +42,7 @@ def test_never_more_than_the_budget_and_even(backbone: Backbone) -> None:
         assert memory.targets.bincount().unique().numel() == 1
 
 
-def test_those_that_stay_are_the_nearest_to_their_centre(backbone: Backbone) -> None:
+def test_remaining_exemplars_are_nearest_to_their_class_mean(backbone: Backbone) -> None:
     tasks = [make_task(i, (f"a{i}", f"b{i}")) for i in range(2)]
     _, alone = filled(backbone, 4, tasks[:1])
     _, both = filled(backbone, 4, tasks)
@@ -51,12 +51,12 @@ def test_those_that_stay_are_the_nearest_to_their_centre(backbone: Backbone) -> 
     assert torch.equal(both.images[torch.arange(2)], nearest)
 
 
-def test_a_class_that_comes_back_has_a_share_in_both_tasks(backbone: Backbone) -> None:
+def test_a_reappearing_class_has_a_share_in_both_tasks(backbone: Backbone) -> None:
     _, memory = filled(backbone, 8, [make_task(0), make_task(1)])
     assert memory.targets.tolist() == [0, 0, 1, 1] * 2
 
 
-def test_is_kept_with_the_method(backbone: Backbone) -> None:
+def test_footprint_of_the_method_includes_exemplars(backbone: Backbone) -> None:
     learner, memory = filled(backbone, 8, [make_task(0), make_task(1)])
     plain = BASELINES["finetune"](backbone, Settings(rank=1)).footprint()
     images = 8 * 3 * 16 * 16
@@ -64,12 +64,12 @@ def test_is_kept_with_the_method(backbone: Backbone) -> None:
     assert learner.footprint().parameters == plain.parameters
 
 
-def test_a_budget_below_the_number_of_classes_keeps_none_of_the_new(backbone: Backbone) -> None:
+def test_a_budget_below_the_number_of_classes_stores_nothing(backbone: Backbone) -> None:
     _, memory = filled(backbone, 2, [make_task(0), make_task(1)])
     assert len(memory) == 0
 
 
-def test_photographs_are_kept_at_the_size_of_the_backbone(backbone: Backbone) -> None:
+def test_large_images_are_stored_at_the_input_size_of_the_backbone(backbone: Backbone) -> None:
     photographs = ImageList([torch.zeros(3, 40, 50, dtype=torch.uint8)] * 3)
     assert kept_images(backbone, photographs).shape == (3, 3, 16, 16)
     assert image_bytes(backbone, photographs) == 3 * 3 * 16 * 16
@@ -78,6 +78,6 @@ def test_photographs_are_kept_at_the_size_of_the_backbone(backbone: Backbone) ->
     assert image_bytes(backbone, small) == small.numel()
 
 
-def test_no_budget(backbone: Backbone) -> None:
+def test_a_budget_of_zero_is_rejected(backbone: Backbone) -> None:
     with pytest.raises(RememberingError, match="at least 1"):
         Exemplars(BASELINES["finetune"](backbone, Settings()), 0)

@@ -1,4 +1,4 @@
-"""Methods that read features of the frozen backbone."""
+"""Tests of methods on features of the frozen backbone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remembering.data.task import Task
 from .example import SETTINGS, STREAM, made, taught
 
 
-def test_nearest_class_mean_is_the_mean(backbone: Backbone) -> None:
+def test_nearest_class_mean_stores_class_means(backbone: Backbone) -> None:
     learner = taught("ncm", backbone)
     data = STREAM[1].train
     features = frozen_features(backbone, data.images, backbone.depth)
@@ -24,8 +24,8 @@ def test_nearest_class_mean_is_the_mean(backbone: Backbone) -> None:
         torch.testing.assert_close(found, features[rows].mean(0))
 
 
-def test_streaming_lda_finds_means_and_covariance(backbone: Backbone) -> None:
-    """Of two classes drawn with known ones, in two parts."""
+def test_streaming_lda_estimates_means_and_covariance(backbone: Backbone) -> None:
+    """Two Gaussian classes with known parameters, learned in two parts."""
     rng = torch.Generator().manual_seed(0)
     mix, centres = torch.randn(4, 4, generator=rng), torch.tensor([[3.0] * 4, [-2.0] * 4])
     targets = torch.arange(4000) % 2
@@ -34,15 +34,14 @@ def test_streaming_lda_finds_means_and_covariance(backbone: Backbone) -> None:
     learner.classes = (0, 1)
     for part in (slice(0, 1000), slice(1000, 4000)):
         learner.learn_features(features[part], targets[part])  # type: ignore[attr-defined]
-    wanted = mix.mT @ mix
-    found = learner.tensors["covariance"]
-    assert float((found - wanted).norm() / wanted.norm()) < 0.1
+    expected = mix.mT @ mix
+    estimated = learner.tensors["covariance"]
+    assert float((estimated - expected).norm() / expected.norm()) < 0.1
     assert float((learner.tensors["means"] - centres).abs().max()) < 0.2
     assert learner.tensors["counts"].tolist() == [2000, 2000]
 
 
-def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
-    """Its sums are the same whatever the order of the tasks."""
+def test_ranpac_does_not_depend_on_task_order(backbone: Backbone) -> None:
     forward = taught("ranpac_frozen", backbone)
     backward = made("ranpac_frozen", backbone)
     for data in reversed(STREAM):
@@ -50,8 +49,8 @@ def test_ranpac_forgets_no_order(backbone: Backbone) -> None:
     torch.testing.assert_close(forward.tensors["gram"], backward.tensors["gram"], rtol=1e-4, atol=1)
 
 
-def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
-    """Features made for a class are near to the real ones of that class."""
+def test_bir_generates_features_of_its_classes(backbone: Backbone) -> None:
+    """Features generated for a class are nearest to the mean of its real features."""
     learner = taught("bir", backbone)
     network = Network(learner.tensors, learner.gates(torch.zeros(1), 4))  # type: ignore[attr-defined]
     means = []
@@ -60,8 +59,8 @@ def test_bir_dreams_of_its_classes(backbone: Backbone) -> None:
         rows = torch.tensor([other == label for other in data.labels])
         means.append(frozen_features(backbone, data.images[rows], backbone.depth).mean(0))
     classes = torch.arange(4).repeat(20)
-    dreams = network.dreamt(classes, torch.Generator().manual_seed(0))
-    nearest = torch.cdist(dreams, torch.stack(means)).argmin(1)
+    generated = network.generate(classes, torch.Generator().manual_seed(0))
+    nearest = torch.cdist(generated, torch.stack(means)).argmin(1)
     assert float((nearest == classes).float().mean()) > 0.7
 
 
@@ -76,7 +75,7 @@ class TestFeatureCache:
         assert cache.saved > 0
 
     @pytest.mark.parametrize("name", ["clom", "fetril", "ranpac"])
-    def test_what_a_later_task_leaves_alone_is_asked_once(
+    def test_outputs_unchanged_by_later_tasks_are_computed_once(
         self, name: str, backbone: Backbone
     ) -> None:
         learner, images = made(name, backbone), STREAM[0].test.images
@@ -85,22 +84,22 @@ class TestFeatureCache:
         learner.predict(images)
         assert learner.cache.saved == 0
         learner.learn(STREAM[1].train)
-        answers = learner.predict(images)
+        predictions = learner.predict(images)
         assert (saved := learner.cache.saved) > 0
-        assert learner.predict(images) == answers
+        assert learner.predict(images) == predictions
         assert learner.cache.saved > saved
 
-    def test_is_bounded_and_tells_depths_and_images_apart(self, backbone: Backbone) -> None:
+    def test_is_bounded_and_distinguishes_depths_and_images(self, backbone: Backbone) -> None:
         images = STREAM[0].test.images
-        cache = FeatureCache(limit=len(images) * 96 * 4)
+        cache = FeatureCache(cache_bytes=len(images) * 96 * 4)
         deep = cache.features(backbone, images, 6)
         assert not torch.equal(cache.features(backbone, images, 3), deep)
-        assert cache.bytes <= cache.limit
+        assert cache.bytes <= cache.cache_bytes
         assert torch.equal(cache.features(backbone, images, 6), deep)
         assert not torch.equal(cache.features(backbone, images.flip(0), 6), deep)
 
 
-def test_bir_dreams_of_a_label_in_each_of_its_tasks(backbone: Backbone) -> None:
+def test_bir_has_a_prior_per_label_and_task(backbone: Backbone) -> None:
     learner = made("bir", backbone)
     for name in ("first", "again"):
         data = STREAM[0].train

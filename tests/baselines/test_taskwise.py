@@ -1,4 +1,4 @@
-"""Methods with a head for each task."""
+"""Tests of methods with one head per task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.baselines.clom import CLOM
 from remembering.baselines.finetune import FineTuning
 from remembering.baselines.hypernet import HyperNet
-from remembering.baselines.rotations import Rotated
+from remembering.baselines.rotations import RotatedImages
 from remembering.baselines.supsup import SupSup
 from remembering.data.task import Task
 from remembering.inference.token_cache import TokenCache
@@ -19,36 +19,36 @@ from remembering.learning.training import adapted
 from .example import DIGITS, SETTINGS, STREAM
 
 
-def test_a_hypernetwork_starts_as_a_new_adapter_does(backbone: Backbone) -> None:
-    fresh = HyperNet(backbone, SETTINGS).new_adapter().active()
-    like = Adapter.new(backbone, SETTINGS.rank, 0, torch.Generator().manual_seed(0))
-    assert fresh.a.shape == like.a.shape
-    assert not fresh.b.any()
-    assert float(fresh.a.std()) == pytest.approx(float(like.a.std()), rel=0.3)
+def test_hypernetwork_starts_like_a_new_adapter(backbone: Backbone) -> None:
+    generated = HyperNet(backbone, SETTINGS).new_adapter().active()
+    new = Adapter.new(backbone, SETTINGS.rank, 0, torch.Generator().manual_seed(0))
+    assert generated.a.shape == new.a.shape
+    assert not generated.b.any()
+    assert float(generated.a.std()) == pytest.approx(float(new.a.std()), rel=0.3)
 
 
-def test_a_hypernetwork_is_held_to_its_old_adapters(backbone: Backbone) -> None:
-    moved = []
+def test_hypernetwork_preserves_old_adapters(backbone: Backbone) -> None:
+    changes = []
     for strength in (0.0, 0.01):
         learner = HyperNet(backbone, SETTINGS, strength=strength)
         learner.learn(STREAM[0].train)
-        before = learner.adapter(0).made()
+        before = learner.adapter(0).generate()
         learner.learn(STREAM[1].train)
-        moved.append(float((learner.adapter(0).made() - before).norm()))
-    assert moved[1] < 0.5 * moved[0]
+        changes.append(float((learner.adapter(0).generate() - before).norm()))
+    assert changes[1] < 0.5 * changes[0]
 
 
-def test_a_hypernetwork_moves_an_adapter_about_as_far_as_training_it(backbone: Backbone) -> None:
-    """However many hidden units add up; B starts from zero in both."""
-    made, plain = HyperNet(backbone, SETTINGS, hidden=128), FineTuning(backbone, SETTINGS)
-    for learner in (made, plain):
+def test_hypernetwork_changes_an_adapter_about_as_much_as_training_it(backbone: Backbone) -> None:
+    """Independently of the number of hidden units; B starts from zero in both."""
+    hypernet, plain = HyperNet(backbone, SETTINGS, hidden=128), FineTuning(backbone, SETTINGS)
+    for learner in (hypernet, plain):
         learner.learn(STREAM[0].train)
-    moved, usual = made.adapter(0).active().b, plain.adapter.b
-    assert 1 / 3 < float(moved.abs().mean() / usual.abs().mean()) < 3
+    generated, trained = hypernet.adapter(0).active().b, plain.adapter.b
+    assert 1 / 3 < float(generated.abs().mean() / trained.abs().mean()) < 3
 
 
 def test_supsup_trains_no_weight(backbone: Backbone) -> None:
-    """An adapter is the same random numbers in every task, under masks that differ."""
+    """Adapters of all tasks have the same random weights under different masks."""
     learner = SupSup(backbone, SETTINGS)
     assert not learner.new_adapter().active().b.any()
     for data in STREAM:
@@ -61,13 +61,13 @@ def test_supsup_trains_no_weight(backbone: Backbone) -> None:
 
 
 @pytest.mark.parametrize("g", [0, 1])
-def test_one_row_stands_for_all_superfluous_outputs_of_supsup(g: int, backbone: Backbone) -> None:
-    """Tasks are chosen as they would be if each of these outputs had a row of its own."""
+def test_one_row_represents_all_superfluous_outputs_of_supsup(g: int, backbone: Backbone) -> None:
+    """Inferred tasks are the same as with one row per superfluous output."""
     learner = SupSup(backbone, SETTINGS, outputs=7, g=g)
     for data in (STREAM[0], DIGITS[2]):
         learner.learn(data.train)
     tokens = TokenCache(backbone, STREAM[0].test.images, 0)[torch.arange(8)]
-    chosen = learner.choose(tokens)
+    inferred = learner.infer_task(tokens)
     adapters, heads = ([part(t) for t in (0, 1)] for part in (learner.adapter, learner.head))
     rows = torch.tensor([0, 1, 2, 2, 2, 2, 2])
     for n, token in enumerate(tokens):
@@ -84,10 +84,10 @@ def test_one_row_stands_for_all_superfluous_outputs_of_supsup(g: int, backbone: 
         )[0]
         z = torch.cat([z[:2].detach(), z[2:]]) if g else z
         objective = z.logsumexp(0) if g else torch.special.entr(z.softmax(0)).sum()
-        assert int(torch.autograd.grad(objective, alpha)[0].argmin()) == int(chosen[n])
+        assert int(torch.autograd.grad(objective, alpha)[0].argmin()) == int(inferred[n])
 
 
-def test_supsup_takes_tasks_of_unequal_size(backbone: Backbone) -> None:
+def test_supsup_supports_tasks_of_unequal_size(backbone: Backbone) -> None:
     three = Task("three", STREAM[0].train.images[:9], list("abcabcabc"))
     two = Task("two", STREAM[1].train.images[:8], list("dedededede")[:8])
     learner = SupSup(backbone, SETTINGS)
@@ -96,12 +96,12 @@ def test_supsup_takes_tasks_of_unequal_size(backbone: Backbone) -> None:
     assert learner.scores(STREAM[0].test.images).shape == (len(STREAM[0].test), 5)
 
 
-def test_clom_knows_a_turned_image(backbone: Backbone) -> None:
-    """Its outputs for each class and turn say how an image is turned."""
+def test_clom_recognizes_rotations(backbone: Backbone) -> None:
+    """The largest logit over classes and rotations identifies the rotation of an image."""
     learner = CLOM(backbone, SETTINGS)
     data = STREAM[0]
     learner.learn(data.train)
-    turned = Rotated(backbone, data.test.images)
-    prediction = learner.prediction(0, TokenCache(backbone, turned, 0)[torch.arange(len(turned))])
-    wanted = torch.arange(len(turned)) // len(data.test)
-    assert float((prediction.argmax(1) // 2 == wanted).float().mean()) > 0.6
+    rotated = RotatedImages(backbone, data.test.images)
+    logits = learner.task_logits(0, TokenCache(backbone, rotated, 0)[torch.arange(len(rotated))])
+    rotation = torch.arange(len(rotated)) // len(data.test)
+    assert float((logits.argmax(1) // 2 == rotation).float().mean()) > 0.6

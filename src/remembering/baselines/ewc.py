@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: parameters that mattered to a task are held where it left them."""
+"""Elastic weight consolidation (EWC): a quadratic penalty weighted by Fisher information."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import ClassVar
 from torch import Tensor
 
 from remembering.baselines.base import SingleAdapter, parameters
-from remembering.baselines.importance import drift, fisher, stored, to_store
+from remembering.baselines.importance import fisher, quadratic_penalty, stored, to_store
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 
 
 class EWC(SingleAdapter):
-    """One quadratic penalty for each task learned, weighted by that task's Fisher information.
+    """Add one quadratic penalty per learned task, weighted by that task's Fisher information.
 
     ℓ = ℓ_CE + λ / 2 Σ_t Σ_i F_{t,i} (θ_i − θ*_{t,i})²,
 
-    where θ are the adapter and the head, θ*_t what they were after task t, and F_t the diagonal of
-    the Fisher information there (see importance.py).
+    where θ are the adapter and the head, θ*_t their values after task t, and F_t the diagonal of
+    the Fisher information at θ*_t (see `importance.fisher`).
 
-    Adapted: the backbone is frozen and needs no penalty; the head grows, and rows that came after
-    task t are free of its penalty. F is taken over `images` images, as one pass each is slow.
+    Adaptation: the backbone is frozen and needs no penalty. The head grows; rows added after task t
+    are not penalized for task t. F is estimated on `images` images, because it takes one backward
+    pass per image.
 
-    λ was the best of 10⁴ ... 10¹¹ on training images of scikit-learn's digits that were held out
-    (`python scripts/choose_strengths.py digits-5 --methods ewc`); other experiments have their own
-    (docs/rivals.md).
+    Defaults: `strength` (λ) was the best of 10⁴ ... 10¹¹ on held-out training images of
+    scikit-learn's digits (`python scripts/choose_strengths.py digits-5 --methods ewc`); other
+    experiments set their own (docs/rivals.md).
     """
 
     name = "ewc"
@@ -35,17 +36,16 @@ class EWC(SingleAdapter):
         "Kirkpatrick et al. (2017), Overcoming catastrophic forgetting in neural networks, "
         "arXiv:1612.00796"
     )
-    stores = (
-        "one adapter and one head, and for each task a copy of them and of what they mattered to it"
-    )
+    stores = "one adapter and one head, and per task a copy of both and their Fisher information"
     defaults: ClassVar[Mapping[str, float]] = {"strength": 1e9, "images": 200}
 
     def loss(self, batch: Batch) -> Tensor:
         loss = super().loss(batch)
-        now = parameters(batch.adapter, batch.head)
+        theta = parameters(batch.adapter, batch.head)
         for t in range(self.learned):
-            importance, anchor = (stored(self.tensors, f"{what}.{t}") for what in ("fisher", "at"))
-            loss = loss + self.options["strength"] / 2 * drift(now, importance, anchor)
+            importance, anchor = (stored(self.tensors, f"{part}.{t}") for part in ("fisher", "at"))
+            penalty = quadratic_penalty(theta, importance, anchor)
+            loss = loss + self.options["strength"] / 2 * penalty
         return loss
 
     def end(self, task: Task, training_set: TrainingSet) -> None:

@@ -1,4 +1,4 @@
-"""What frozen parts make of images: always the same, so computed once where shared."""
+"""Features of frozen models, computed once and shared between methods."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from remembering.data.images import ImageSequence
 from remembering.inference.token_cache import batches
 from remembering.runtime.files import sha256
 
-LIMIT = 1024**3
+CACHE_BYTES = 1024**3
 
 
 @torch.no_grad()
 def frozen_features(backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
-    """The normalised CLS token after `depth` layers, without any adapter: (n, dim)."""
+    """Return the normalized CLS token after `depth` layers, without an adapter: (n, dim)."""
     parts = [
         backbone.pool(backbone.run(backbone.embed(images[index]), stop=depth))
         for index in batches(len(images))
@@ -33,13 +33,19 @@ class _Entry:
     features: Tensor
     seconds: float
     images: ImageSequence
-    """Held, so that nothing else can get its identity."""
+    """Referenced so that its `id`, part of the key, is not reused."""
 
 
 class FeatureCache:
-    """Features by what made them and of which images, for one process; the oldest go first.
+    """In-process cache of features by model and images, with least recently used eviction.
 
-    Images in a tensor are known by their content, others (files, datasets) by identity.
+    Tensors of images are identified by content, other sequences (files, datasets) by identity.
+
+    Args:
+        cache_bytes: Upper limit for all cached features; the latest entry is always kept.
+
+    Attributes:
+        saved: Seconds of computation that cache hits have saved.
 
     >>> backbone, cache = Backbone.load("bundled"), FeatureCache()
     >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -48,20 +54,19 @@ class FeatureCache:
     True
     """
 
-    def __init__(self, limit: int = LIMIT):
-        self.limit = limit
+    def __init__(self, cache_bytes: int = CACHE_BYTES):
+        self.cache_bytes = cache_bytes
         self.saved = 0.0
-        """Seconds that were not spent, because what they made was there."""
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._backbone: tuple[Backbone, str] | None = None
 
     def features(self, backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
-        """As `frozen_features`; not to be changed in place."""
+        """Return cached `frozen_features`; do not modify them in place."""
 
-        def make(_: Sequence[int]) -> list[Tensor]:
+        def compute(_: Sequence[int]) -> list[Tensor]:
             return [frozen_features(backbone, images, depth)]
 
-        return self.made(backbone, [f"depth {depth}"], images, make)[0]
+        return self.made(backbone, [f"depth {depth}"], images, compute)[0]
 
     def made(
         self,
@@ -70,12 +75,20 @@ class FeatureCache:
         images: ImageSequence,
         make: Callable[[Sequence[int]], Sequence[Tensor]],
     ) -> list[Tensor]:
-        """What each of these makers, on top of a backbone, makes of images.
+        """Return the output of several models for the same images.
 
-        `make` is asked for those, by position, that are not there yet, all at once.
+        Args:
+            backbone: The frozen backbone below all of these models.
+            makers: A key for each model.
+            images: The input images.
+            make: Computes the outputs of the models at the given positions of `makers`; called
+                once, with all that are missing.
+
+        Returns:
+            One tensor per model; do not modify them in place.
         """
-        token_cache, identity = self._fingerprint(backbone), _identity(images)
-        keys = [(f"{token_cache} {maker}", identity) for maker in makers]
+        fingerprint, identity = self._fingerprint(backbone), _identity(images)
+        keys = [(f"{fingerprint} {maker}", identity) for maker in makers]
         missing = [i for i, key in enumerate(keys) if key not in self._entries]
         for key in keys:
             if key in self._entries:
@@ -83,18 +96,18 @@ class FeatureCache:
                 self.saved += self._entries[key].seconds
         if missing:
             started = time.perf_counter()
-            new = make(missing)
+            computed = make(missing)
             seconds = (time.perf_counter() - started) / len(missing)
-            for i, features in zip(missing, new, strict=True):
+            for i, features in zip(missing, computed, strict=True):
                 self._entries[keys[i]] = _Entry(features, seconds, images)
         found = [self._entries[key].features for key in keys]
-        while len(self._entries) > 1 and self.bytes > self.limit:
+        while len(self._entries) > 1 and self.bytes > self.cache_bytes:
             self._entries.popitem(last=False)
         return found
 
     @property
     def bytes(self) -> int:
-        """What the features take."""
+        """Size of all cached features."""
         return sum(entry.features.nbytes for entry in self._entries.values())
 
     def _fingerprint(self, backbone: Backbone) -> str:

@@ -1,4 +1,4 @@
-"""FeTrIL: features of new classes, moved to where the old classes were, stand for these."""
+"""FeTrIL: features of new classes, translated to the means of old classes, replace their images."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.base import TunedOnce
-from remembering.baselines.prototypes import with_means
+from remembering.baselines.class_means import updated_class_means
 
 
 class FeTrIL(TunedOnce):
-    """The representation is learned with the first task only; a linear classifier with each.
+    """Learn the representation with the first task only and refit a linear classifier per task.
 
-    For an old class c, the new class n whose mean is most similar lends its images:
+    Pseudo-features of an old class c are made from the images of the new class n with the most
+    similar mean:
 
-        f̂_c(x) = f(x) + μ_c − μ_n   for x of class n,   n = argmax cos(μ_c, μ_n),
+        f̂_c(x) = f(x) + μ_c − μ_n   for x of class n,   n = argmax cos(μ_c, μ_n).
 
-    and with these and the features of the new classes a linear support vector machine, one class
-    against the rest, is fitted anew to features of unit length:
+    A linear support vector machine, one class against the rest, is fitted to these and to the
+    features of the new classes, all of unit length:
 
         min  Σ_c ½ ‖(w_c, b_c)‖² + C Σ_i max(0, 1 − y_ic (w_cᵀ f_i + b_c))²,   y_ic = ±1.
 
-    Adapted: the representation is the frozen backbone with an adapter, trained by cross entropy on
-    the first task. A class that comes back is learned from its new images and from features moved
-    to its old mean. C is the authors' for CIFAR-100; on training images of scikit-learn's digits
-    that were held out, C = 100 did as well.
+    Adaptation: the representation is the frozen backbone with an adapter, trained by cross entropy
+    on the first task. A class that reappears is learned from its new images and from features
+    translated to its old mean.
+
+    Defaults: `c` (C) is the authors' for CIFAR-100; on held-out training images of scikit-learn's
+    digits, C = 100 did as well.
     """
 
     name = "fetril"
@@ -38,18 +41,17 @@ class FeTrIL(TunedOnce):
         "learning, arXiv:2211.13131"
     )
     published = "FeTrIL"
-    stores = "one adapter, weights and the mean feature of each class, and of how many images"
+    stores = "one adapter, and the classifier weights, mean feature and image count of each class"
     defaults: ClassVar[Mapping[str, float]] = {"c": 1.0}
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
+        data = features, targets
         if self.learned:
-            moved = translated(self.tensors["means"], features, targets)
-            fitted = torch.cat([features, moved[0]]), torch.cat([targets, moved[1]])
-        else:
-            fitted = features, targets
-        weight, bias = support_vectors(*fitted, len(self.classes), self.options["c"])
+            pseudo = translate(self.tensors["means"], features, targets)
+            data = torch.cat([features, pseudo[0]]), torch.cat([targets, pseudo[1]])
+        weight, bias = fit_svm(*data, len(self.classes), self.options["c"])
         self.tensors |= {"weight": weight, "bias": bias}
-        self.tensors |= with_means(self.tensors, len(self.classes), features, targets)
+        self.tensors |= updated_class_means(self.tensors, len(self.classes), features, targets)
 
     def feature_scores(self, features: Tensor) -> Tensor:
         return F.linear(F.normalize(features), self.tensors["weight"], self.tensors["bias"])
@@ -59,11 +61,11 @@ class FeTrIL(TunedOnce):
         return super().trained + self.tensors["weight"].numel() + self.tensors["bias"].numel()
 
 
-def translated(means: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Pseudo-features of every old class, and its position.
+def translate(means: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return pseudo-features of every old class, made from features of new ones, and targets.
 
-    >>> moved, owners = translated(torch.tensor([[0.0, 5.0]]), torch.eye(2), torch.tensor([1, 2]))
-    >>> moved.tolist(), owners.tolist()
+    >>> pseudo, classes = translate(torch.tensor([[0.0, 5.0]]), torch.eye(2), torch.tensor([1, 2]))
+    >>> pseudo.tolist(), classes.tolist()
     ([[0.0, 5.0]], [0])
     """
     new = targets.unique()
@@ -73,18 +75,19 @@ def translated(means: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor
         features[targets == new[i]] - centres[i] + mean
         for mean, i in zip(means, nearest, strict=True)
     ]
-    owners = [torch.full((len(part),), c, device=targets.device) for c, part in enumerate(parts)]
-    return torch.cat(parts), torch.cat(owners)
+    classes = [torch.full((len(part),), c, device=targets.device) for c, part in enumerate(parts)]
+    return torch.cat(parts), torch.cat(classes)
 
 
-def support_vectors(
-    features: Tensor, targets: Tensor, rows: int, c: float
-) -> tuple[Tensor, Tensor]:
-    """Weights and biases of `rows` classes; convex, so that starting from zero loses nothing."""
+def fit_svm(features: Tensor, targets: Tensor, classes: int, c: float) -> tuple[Tensor, Tensor]:
+    """Return weights and biases of the support vector machine.
+
+    The problem is convex, so the fit starts from zero instead of the previous solution.
+    """
     unit = F.normalize(features).double()
-    sign = 2 * F.one_hot(targets, rows).double() - 1
-    weight = unit.new_zeros(rows, unit.shape[1]).requires_grad_()
-    bias = unit.new_zeros(rows).requires_grad_()
+    sign = 2 * F.one_hot(targets, classes).double() - 1
+    weight = unit.new_zeros(classes, unit.shape[1]).requires_grad_()
+    bias = unit.new_zeros(classes).requires_grad_()
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
 
     def objective() -> Tensor:

@@ -1,4 +1,4 @@
-"""Sequential fine-tuning of one adapter: the floor, which forgets."""
+"""Sequential fine-tuning of one adapter: the lower bound, without protection from forgetting."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from remembering.baselines.base import SingleAdapter
 
 
 class FineTuning(SingleAdapter):
-    """One adapter and one growing head go on training on each task in turn, nothing else done.
+    """Train one adapter and one growing head on each task in turn, without further measures.
 
-    ℓ = cross entropy over all classes seen so far, on the images of the task alone.
+    ℓ = cross entropy over all classes seen so far, on the images of the current task only.
     """
 
     name = "finetune"

@@ -1,4 +1,4 @@
-"""The default router's Gaussians alone, on the frozen backbone."""
+"""The Gaussians of the default router alone, on the frozen backbone."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from remembering.runtime.seeding import generator
 
 
 class FrozenGaussians(Baseline):
-    """Class means and one covariance over several layers of the frozen backbone.
+    """Fit class means and one covariance to features of several layers of the frozen backbone.
 
-    What `routers/gaussian.py` does without feature_adapter and without adapters: what these add is the
-    difference to this. An image is given the class with the largest likelihood, a label that
-    several tasks share its most likely one.
+    This is `routing.gaussian` without the feature adapter and without task adapters; the gap to
+    the full model is the contribution of these two. The prediction is the class with the largest
+    likelihood. A label that occurs in several tasks has the largest of its likelihoods.
     """
 
     name, title = "gaussian", "Gaussians, frozen"
     reference = "Hastie, Tibshirani, Friedman (2009), The Elements of Statistical Learning, 4.3"
-    stores = "per task class means and 64 feature vectors; one covariance"
+    stores = "class means and 64 feature vectors per task, and one shared covariance matrix"
     every_task = False
 
     def learn_task(self, task: Task, progress: Progress) -> None:
@@ -49,12 +49,12 @@ class FrozenGaussians(Baseline):
         return lowest.scatter_reduce(1, index, logits, "amax")
 
     def _router(self) -> GaussianRouter:
-        """The router that `tensors` hold."""
-        settings = RouterSettings().resolved(self.backbone.depth)
+        """Rebuild the router from `tensors`."""
+        router = GaussianRouter(RouterSettings().resolved(self.backbone.depth))
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in self.tensors.items():
-            whose, key = name.split(".")
-            parts.setdefault(whose, {})[key] = value
+            part, key = name.split(".")
+            parts.setdefault(part, {})[key] = value
         shared = parts.pop("shared", {})
         experts = {int(n): parts[n] for n in sorted(parts, key=int)}
         return GaussianRouter(settings, experts, shared)

@@ -1,4 +1,4 @@
-"""iCaRL: exemplars of every class, replayed, distilled, and asked who is nearest."""
+"""iCaRL: replay and distillation on exemplars, classification by the nearest mean of exemplars."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.baselines.base import SingleAdapter
-from remembering.baselines.exemplars import Exemplars
-from remembering.data.images import ImageSequence, joined
+from remembering.baselines.exemplars import Exemplars, with_memory
+from remembering.data.images import ImageSequence
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.inference.token_cache import TokenCache
@@ -20,24 +20,26 @@ from remembering.learning.training import Batch, TrainingSet
 
 
 class ICaRL(SingleAdapter):
-    """Trains on new images and exemplars together; answers with the nearest mean of exemplars.
+    """Train on new images and exemplars together; classify by the nearest mean of exemplars.
 
-    With g the sigmoid of an output, q that of the model before the task, and N the new classes,
+    With g the sigmoid of a logit, q that of the model before the task, and N the new classes,
 
         ℓ = − Σ_{c in N} [y_c log g_c + (1 − y_c) log (1 − g_c)]
             − Σ_{c not in N} [q_c log g_c + (1 − q_c) log (1 − g_c)].
 
-    After the task exemplars p_1, p_2, ... of each class are herded (see `herded`), and those of old
-    classes cut to an equal share of `memory` images in all. The answer to x is
+    After the task, exemplars p_1, p_2, ... of each class are selected by herding (see
+    `herd_greedily`), and the exemplars of old classes are reduced to an equal share of `memory`
+    images in total. The prediction for x is
 
-        argmin_c ‖φ(x) − μ_c‖,   μ_c = mean of φ over the exemplars of c,   φ and μ of length 1.
+        argmin_c ‖φ(x) − μ_c‖,   μ_c = mean of φ over the exemplars of c,   φ and μ of unit length.
 
-    Adapted: φ is the normalised CLS token under the one adapter. A label that comes back is new
-    again, and has exemplars of both tasks. The paper augments images; here
-    that is up to the experiment.
+    Adaptation: φ is the normalized CLS token under the single adapter. A label that reappears
+    counts as new again and has exemplars of both tasks. The paper augments images; here the
+    experiment decides.
 
-    The paper keeps 2,000 exemplars for the 100 classes of CIFAR-100; 200 are as many for ten. A
-    comparison gives as many for each class of its stream.
+    Defaults: the paper stores 2,000 exemplars for the 100 classes of CIFAR-100; `memory` = 200 is
+    the same number per class for ten classes. A comparison allows the same number for each class
+    of its stream.
     """
 
     name = "icarl"
@@ -47,90 +49,85 @@ class ICaRL(SingleAdapter):
         "arXiv:1611.07725"
     )
     published = "iCaRL"
-    stores = "one adapter, one head, exemplar images of every class, and their mean feature"
+    stores = "one adapter, one head, exemplar images of each class, and their mean features"
     defaults: ClassVar[Mapping[str, float]] = {"memory": 200}
 
     @property
     def exemplars(self) -> Exemplars:
-        """The images that are kept."""
+        """The replay memory."""
         return Exemplars(self, int(self.options["memory"]))
 
     def training_set(self, task: Task, head: Head) -> TrainingSet:
-        training_set = super().training_set(task, head)
         if not self.learned:
-            return training_set
-        images = joined([task.images, self.exemplars.images])
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer).filled()
-        targets = torch.cat([training_set.targets, self.exemplars.targets])
-        return TrainingSet(token_cache, targets, training_set.name, training_set.number)
+            return super().training_set(task, head)
+        return with_memory(self, task, head, self.exemplars.images, self.exemplars.targets)
 
     def begin(self, task: Task, training_set: TrainingSet) -> None:
-        self.wanted = (
-            F.one_hot(training_set.targets, len(self.classes)).float().to(self.backbone.device)
-        )
+        one_hot = F.one_hot(training_set.targets, len(self.classes))
+        self.one_hot = one_hot.float().to(self.backbone.device)
         if self.learned:
             self.old = self.outputs(training_set.token_cache, len(training_set))
             known = range(self.old.shape[1])
-            self.others = [c for c in known if self.classes[c] not in task.classes]
+            self.distilled = [c for c in known if self.classes[c] not in task.classes]
 
     def loss(self, batch: Batch) -> Tensor:
-        wanted = self.wanted[batch.index]
+        targets = self.one_hot[batch.index]
         if self.learned:
             old = self.outputs_before(batch, self.old).sigmoid()
-            wanted[:, self.others] = old[:, self.others]
-        each = F.binary_cross_entropy_with_logits(batch.outputs, wanted, reduction="none")
-        return each.sum(1).mean()
+            targets[:, self.distilled] = old[:, self.distilled]
+        losses = F.binary_cross_entropy_with_logits(batch.outputs, targets, reduction="none")
+        return losses.sum(1).mean()
 
     def end(self, task: Task, training_set: TrainingSet) -> None:
-        own = self.directions(training_set.token_cache, len(task))
-        self.exemplars.add(task, own, herded)
-        self.average()
+        features = self.unit_features(training_set.token_cache, len(task))
+        self.exemplars.add(task, features, herd_greedily)
+        self.update_means()
 
-    def average(self) -> None:
-        """Keep the mean direction of the exemplars of each class."""
-        kept = self.exemplars
-        if not len(kept) or len(kept.targets.unique()) < len(self.classes):
+    def update_means(self) -> None:
+        """Recompute the mean of the unit features of the exemplars of each class."""
+        exemplars = self.exemplars
+        if not len(exemplars) or len(exemplars.targets.unique()) < len(self.classes):
             raise RememberingError(
-                f"a memory of {kept.budget} images has no room for one of each class of "
+                f"a memory of {exemplars.budget} images has no room for one of each class of "
                 f"each task; method '{self.name}' needs a larger memory"
             )
-        features = self.directions(self.token_cache(kept.images), len(kept))
+        features = self.unit_features(self.token_cache(exemplars.images), len(exemplars))
         sums = features.new_zeros(len(self.classes), features.shape[1])
-        sums.index_add_(0, kept.targets.to(features.device), features)
+        sums.index_add_(0, exemplars.targets.to(features.device), features)
         self.tensors["means"] = F.normalize(sums)
 
     def scores(self, images: ImageSequence) -> Tensor:
-        return self.directions(self.token_cache(images), len(images)) @ self.tensors["means"].mT
+        return self.unit_features(self.token_cache(images), len(images)) @ self.tensors["means"].mT
 
-    def directions(self, token_cache: TokenCache, count: int) -> Tensor:
-        """φ of the first `count` images, of length 1: (n, dim)."""
+    def unit_features(self, token_cache: TokenCache, count: int) -> Tensor:
+        """Return φ of the first `count` images, normalized to unit length: (n, dim)."""
         return F.normalize(self.features(token_cache, count))
 
     def token_cache(self, images: ImageSequence) -> TokenCache:
-        """Images on their way to the first adapted layer."""
+        """Return the tokens of images at the input of the first adapted layer."""
         return TokenCache(self.backbone, images, self.settings.first_layer)
 
 
-def herded(features: Tensor, targets: Tensor, size: int) -> Tensor:
-    """Positions of exemplars, size / classes of each class, the most telling first.
+def herd_greedily(features: Tensor, targets: Tensor, size: int) -> Tensor:
+    """Return positions of size / classes exemplars of each class, in the order of herding.
 
-    p_k = argmin_x ‖μ − (φ(x) + Σ_{j < k} φ(p_j)) / k‖ over those not yet taken: the mean of the
-    first k stays as near to the mean μ of the class as it can.
+    p_k = argmin_x ‖μ − (φ(x) + Σ_{j < k} φ(p_j)) / k‖ over the images not selected yet, so that the
+    mean of the first k exemplars stays as close as possible to the mean μ of the class.
 
-    >>> herded(torch.tensor([[0.0], [3.0], [2.0], [9.0]]), torch.tensor([0, 0, 0, 0]), size=2)
+    >>> herd_greedily(torch.tensor([[0.0], [3.0], [2.0], [9.0]]), torch.zeros(4), size=2)
     tensor([1, 2])
     """
     classes = targets.unique().tolist()
     chosen = []
     for label in classes:
         members = (targets == label).nonzero().squeeze(1)
-        own = features[members.to(features.device)]
-        mean, total = own.mean(0), torch.zeros_like(own[0])
-        free = torch.ones(len(own), dtype=torch.bool, device=own.device)
-        for k in range(1, min(size // len(classes), len(own)) + 1):
-            distance = (mean - (own + total) / k).norm(dim=1)
+        candidates = features[members.to(features.device)]
+        mean, total = candidates.mean(0), torch.zeros_like(candidates[0])
+        free = torch.ones(len(candidates), dtype=torch.bool, device=candidates.device)
+        for k in range(1, min(size // len(classes), len(candidates)) + 1):
+            distance = (mean - (candidates + total) / k).norm(dim=1)
             best = int(distance.where(free, torch.inf).argmin())
             free[best] = False
-            total = total + own[best]
+            total = total + candidates[best]
             chosen.append(members[best])
     return torch.stack(chosen)

@@ -1,4 +1,4 @@
-"""Joint training of one adapter on everything at once, not continually: the paper's IID oracle."""
+"""Joint training of one adapter on all tasks at once: the paper's IID oracle, an upper bound."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from remembering.runtime.progress import SILENT, Progress
 
 
 class Joint(SingleAdapter):
-    """Keeps all data; one adapter of the same rank sees each image for the same number of epochs.
+    """Store all data and train one adapter of the same rank for the same number of epochs.
 
-    It is trained when it is asked, on all tasks given until then: ℓ = cross entropy over all
-    classes, on all images in one shuffled order.
+    Training is deferred until the first prediction and uses all tasks learned by then:
+    ℓ = cross entropy over all classes, on all images in one shuffled order.
     """
 
     name = "joint"
     title = "joint training"
     reference = "the paper's IID oracle; Caruana (1997), Multitask learning"
-    stores = "one adapter, one head, and every training image"
+    stores = "one adapter, one head, and all training images"
     every_task = False
 
     def set_up(self) -> None:
@@ -45,19 +45,19 @@ class Joint(SingleAdapter):
 
     def state_dict(self) -> dict[str, Tensor]:
         self.finalize()
-        kept = dict(self.tensors)
+        tensors = dict(self.tensors)
         for i, (images, labels) in enumerate(self.data):
-            kept[f"data.{i}.images"] = kept_images(self.backbone, images)
-            kept[f"data.{i}.targets"] = self.targets(labels)
-        return kept
+            tensors[f"data.{i}.images"] = kept_images(self.backbone, images)
+            tensors[f"data.{i}.targets"] = self.targets(labels)
+        return tensors
 
     def footprint(self) -> Kept:
-        """As counted from `state_dict`, without decoding every image for it."""
+        """Compute the footprint of `state_dict` without decoding every image."""
         self.finalize()
-        kept = Kept.of(self.tensors)
+        trained = Kept.of(self.tensors)
         pixels = sum(image_bytes(self.backbone, images) for images, _ in self.data)
         count = sum(len(labels) for _, labels in self.data)
-        return Kept(kept.parameters, kept.bytes + pixels + 8 * count, count)
+        return Kept(trained.parameters, trained.bytes + pixels + 8 * count, count)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = {k: v for k, v in tensors.items() if not k.startswith("data.")}
@@ -74,9 +74,8 @@ class Joint(SingleAdapter):
         labels = [label for _, part in self.data for label in part]
         token_cache = TokenCache(self.backbone, images, self.settings.first_layer).filled()
         head = self.head.extended(self.classes)
-        training_set = TrainingSet(
-            token_cache, head.targets(labels), "everything (joint training)", number=0
-        )
+        name = "all tasks (joint training)"
+        training_set = TrainingSet(token_cache, head.targets(labels), name, number=0)
         self.adapter, self.head = train(
             self.backbone, self.adapter, head, training_set, self.settings, None, self.progress
         )

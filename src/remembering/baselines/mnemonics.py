@@ -1,4 +1,4 @@
-"""Mnemonics: exemplars whose pixels are trained, so that training on them serves the task."""
+"""Mnemonics: exemplars whose pixels are optimized for training on them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 
 
 class Mnemonics(ICaRL):
-    """iCaRL whose exemplars E are parameters of a problem with two levels.
+    """Extend iCaRL by optimizing the exemplars E in a bilevel problem.
 
-    Below, a copy of the model takes a step on the exemplars; above, the exemplars are changed so
-    that the model after that step does well on the data D of their task:
+    In the inner problem, a copy of the model takes one step on the exemplars. In the outer problem,
+    the exemplars are changed so that the model after this step fits the data D of their task:
 
         min_E ℓ(D; Θ'(E)),   Θ'(E) = Θ − η ∇_Θ ℓ(E; Θ).
 
-    E begins as the herded images. Old exemplars are adjusted to the new model: their data are
-    gone, so each half of those of a task serves as D for the other.
+    E is initialized with the herded images. Old exemplars are adjusted to the new model. Their
+    original data are no longer available, so each half of a task's exemplars serves as D for the
+    other half.
 
-    Adapted: Θ is the head alone, as in the authors' code; the adapter stands still. The step below
-    has then a closed form, ∇_W ℓ(E) = (g(E) − Y)ᵀ φ(E) / |E| with g the sigmoid of the outputs and
-    φ the features, so the gradient of the pixels needs no second derivative of a Transformer, and
-    φ(D) is computed once. The model is iCaRL's, one of four that the paper plugs mnemonics into.
-    After training the pixels are rounded to 8 bits: they take what exemplars take. `lr` is that of
-    Adam on pixels in 0..1.
+    Adaptation: Θ is the head alone, as in the authors' code; the adapter is fixed. The inner step
+    then has a closed form, ∇_W ℓ(E) = (g(E) − Y)ᵀ φ(E) / |E| with g the sigmoid of the logits and
+    φ the features. The gradient of the pixels therefore needs no second derivative of a
+    Transformer, and φ(D) is computed once. The model is iCaRL's, one of four that the paper
+    combines with mnemonics. After training, pixels are rounded to 8 bits and take the same space
+    as ordinary exemplars.
 
-    Memory as in iCaRL. The paper takes 50 epochs over exemplars, this takes 10: they are most of
-    its time. η and `lr` were chosen on scikit-learn's digits, on training images that were held
-    out.
+    Defaults: `memory` as for iCaRL. The paper trains exemplars for 50 epochs; `epochs` is 10 here
+    because they dominate the run time. `eta` (η) and `lr`, the learning rate of Adam for pixels in
+    0..1, were tuned on held-out training images of scikit-learn's digits.
     """
 
     name = "mnemonics"
@@ -46,7 +47,7 @@ class Mnemonics(ICaRL):
         "forgetting, arXiv:2002.10211"
     )
     published = "Mnemonics"
-    stores = "one adapter, one head, trained exemplar images of every class, and their mean feature"
+    stores = "one adapter, one head, optimized exemplars of each class, and their mean features"
     defaults: ClassVar[Mapping[str, float]] = {"memory": 200, "epochs": 10, "lr": 3e-4, "eta": 3.0}
 
     def end(self, task: Task, training_set: TrainingSet) -> None:
@@ -56,44 +57,43 @@ class Mnemonics(ICaRL):
             name = f"exemplars.{number}.images"
             images, targets = self.tensors[name], self.tensors[f"exemplars.{number}.targets"].cpu()
             if number == self.learned:
-                changed = self._trained(images, targets, *new)
+                optimized = self._optimize(images, targets, *new)
             else:
-                changed = images.clone()
+                optimized = images.clone()
                 features = self.features(self.token_cache(images), len(images))
                 for part, other in ((EVEN, ODD), (ODD, EVEN)):
-                    changed[part] = self._trained(
+                    optimized[part] = self._optimize(
                         images[part], targets[part], features[other], targets[other]
                     )
-            self.tensors[name] = changed
-        self.average()
+            self.tensors[name] = optimized
+        self.update_means()
 
-    def _trained(self, images: Tensor, targets: Tensor, data: Tensor, wanted: Tensor) -> Tensor:
-        """These exemplars, better suited to teach a head what features of their task mean."""
-        if set(targets.tolist()) != set(wanted.tolist()):
-            return images  # too few to halve: the other half has other classes
+    def _optimize(
+        self, images: Tensor, targets: Tensor, data: Tensor, data_targets: Tensor
+    ) -> Tensor:
+        """Return exemplars optimized so that a step on them fits `data`, features of their task."""
+        if set(targets.tolist()) != set(data_targets.tolist()):
+            return images  # Too few to split: the other half has different classes.
         device = self.backbone.device
         pixels = (images.to(device).float() / 255).requires_grad_()
-        taught, asked = (
-            F.one_hot(t, len(self.classes)).float().to(device) for t in (targets, wanted)
+        inner, outer = (
+            F.one_hot(t, len(self.classes)).float().to(device) for t in (targets, data_targets)
         )
         optimizer = torch.optim.Adam([pixels], lr=self.options["lr"])
-        weight, bias = self.head.weight, self.head.bias
+        weight, bias, eta = self.head.weight, self.head.bias, self.options["eta"]
         for epoch in range(int(self.options["epochs"])):
             for index in shuffled(len(images), self.settings, self.learned, epoch, "mnemonics"):
-                features = self._read(pixels[index])
-                slope = (F.linear(features, weight, bias).sigmoid() - taught[index]) / len(index)
-                eta = self.options["eta"]
-                after = F.linear(
-                    data, weight - eta * slope.mT @ features, bias - eta * slope.sum(0)
-                )
-                loss = F.binary_cross_entropy_with_logits(after, asked)
+                features = self._pixel_features(pixels[index])
+                slope = (F.linear(features, weight, bias).sigmoid() - inner[index]) / len(index)
+                stepped = weight - eta * slope.mT @ features, bias - eta * slope.sum(0)
+                loss = F.binary_cross_entropy_with_logits(F.linear(data, *stepped), outer)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
         return (pixels.detach() * 255).round().clamp(0, 255).to(images)
 
-    def _read(self, pixels: Tensor) -> Tensor:
-        """Features of exemplars; gradients reach the pixels."""
+    def _pixel_features(self, pixels: Tensor) -> Tensor:
+        """Return features of exemplars with gradients to their pixels."""
         backbone, adapter = self.backbone, self.adapter
         tokens = backbone.run(backbone.embed(pixels), stop=adapter.first_layer)
         return backbone.pool(adapted(backbone, adapter, tokens))

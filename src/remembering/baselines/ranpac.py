@@ -1,4 +1,4 @@
-"""RanPAC: ridge regression on random features; the backbone is tuned on the first task, or not."""
+"""RanPAC: ridge regression on random features, with or without tuning on the first task."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ RIDGES = tuple(10.0**power for power in range(-8, 9))
 
 
 class RandomProjection(Baseline):
-    """Class prototypes, decorrelated in a random space that is wider than the features.
+    """Decorrelate class prototypes in a random space that is wider than the features.
 
     h(x) = ReLU(f(x) W) with W (dim, projection) drawn once from N(0, 1). Over all images so far
 
         G = Σ h hᵀ,   C = Σ h yᵀ   (y one-hot),   ŷ = argmax h(x)ᵀ (G + λ I)⁻¹ C.
 
-    λ is chosen anew with each task among 10⁻⁸ ... 10⁸: fitted on G and C with four fifths of the
-    task's training images, it is the one of least squared error on the remaining fifth, as in the
-    paper. Then all of the task is added.
+    λ is selected for each task among 10⁻⁸ ... 10⁸, as in the paper: with four fifths of the task's
+    training images added to G and C, it is the value with the smallest squared error on the
+    remaining fifth. Then the whole task is added.
 
-    Adapted: W has 2,000 columns where the paper has 10,000, because G grows with their square; and
-    G and C of the tasks before take part in the choice of λ, where the authors' code has those of
-    the new task alone.
+    Adaptation: W has 2,000 columns (`projection`) where the paper has 10,000, because G grows with
+    their square. G and C of earlier tasks take part in the selection of λ, where the authors' code
+    uses those of the new task alone.
     """
 
     reference = (
@@ -42,10 +42,10 @@ class RandomProjection(Baseline):
         width = int(self.options["projection"])
         if "projection" not in self.tensors:
             rng = generator(self.settings.seed, "ranpac")
-            drawn = torch.randn(features.shape[1], width, generator=rng)
-            self.tensors["projection"] = drawn.to(features.device)
+            projection = torch.randn(features.shape[1], width, generator=rng)
+            self.tensors["projection"] = projection.to(features.device)
         hidden = self._hidden(features)
-        wanted = F.one_hot(targets, len(self.classes)).to(hidden)
+        one_hot = F.one_hot(targets, len(self.classes)).to(hidden)
         gram = hidden.new_zeros(width, width)
         sums = hidden.new_zeros(width, len(self.classes))
         if "gram" in self.tensors:
@@ -53,18 +53,19 @@ class RandomProjection(Baseline):
             sums[:, : self.tensors["sums"].shape[1]] += self.tensors["sums"]
         order = permutation(len(hidden), self.settings.seed, "ranpac", self.learned)
         cut = max(1, len(order) // 5)
-        held, fitted = order[:cut], order[cut:]
+        held_out, fitted = order[:cut], order[cut:]
         part = hidden[fitted]
-        ridge = _best_ridge(
-            gram + part.mT @ part, sums + part.mT @ wanted[fitted], hidden[held], wanted[held]
-        )
-        gram, sums = gram + hidden.mT @ hidden, sums + hidden.mT @ wanted
+        fitted_gram, fitted_sums = gram + part.mT @ part, sums + part.mT @ one_hot[fitted]
+        ridge = _best_ridge(fitted_gram, fitted_sums, hidden[held_out], one_hot[held_out])
+        gram, sums = gram + hidden.mT @ hidden, sums + hidden.mT @ one_hot
         weight = _solve(gram, sums, ridge)
         if weight is None:
-            raise RememberingError(f"RanPAC cannot be solved with a ridge of {ridge}")
+            raise RememberingError(
+                f"RanPAC cannot be solved with a ridge of {ridge}; try a smaller projection"
+            )
         self.extra_state["ridge"] = ridge
-        kept = {"gram": gram, "sums": sums, "weight": weight}
-        self.tensors |= {name: value.float() for name, value in kept.items()}
+        state = {"gram": gram, "sums": sums, "weight": weight}
+        self.tensors |= {name: value.float() for name, value in state.items()}
 
     def feature_scores(self, features: Tensor) -> Tensor:
         return self._hidden(features) @ self.tensors["weight"].double()
@@ -74,38 +75,40 @@ class RandomProjection(Baseline):
 
 
 class RanPAC(RandomProjection, TunedOnce):
-    """As published: f is the backbone with an adapter, tuned on the first task and then frozen.
+    """RanPAC as published: f is the backbone with an adapter, tuned on the first task and frozen.
 
-    The rest is `RandomProjection`'s. Adapted: the adapter is trained as those of the other methods
-    are, by AdamW on cross entropy, with their rank and epochs.
+    For equations see `RandomProjection`.
+
+    Adaptation: the adapter is trained like those of the other methods, by AdamW on cross entropy,
+    with the same rank and epochs.
     """
 
     name, title = "ranpac", "RanPAC"
-    stores = "an adapter, the random projection, its Gram matrix, a sum and weights for each class"
+    stores = "one adapter, the random projection, its Gram matrix, and sums and weights per class"
 
 
 class FrozenRanPAC(RandomProjection, FrozenFeatures):
-    """Without the paper's first phase: f is the frozen backbone, as for the other frozen methods.
+    """RanPAC without the paper's first phase: f is the frozen backbone.
 
-    The rest is `RandomProjection`'s.
+    For equations see `RandomProjection`.
     """
 
     name, title = "ranpac_frozen", "RanPAC, frozen"
-    stores = "the random projection, its Gram matrix, one sum and one weight vector a class"
+    stores = "the random projection, its Gram matrix, and sums and weights per class"
 
 
-def _best_ridge(gram: Tensor, sums: Tensor, hidden: Tensor, wanted: Tensor) -> float:
-    """The ridge whose solution has the least squared error on held-out images."""
+def _best_ridge(gram: Tensor, sums: Tensor, hidden: Tensor, one_hot: Tensor) -> float:
+    """Return the ridge whose solution has the smallest squared error on held-out images."""
     errors = {}
     for ridge in RIDGES:
         weight = _solve(gram, sums, ridge)
         if weight is not None:
-            errors[ridge] = F.mse_loss(hidden @ weight, wanted).item()
+            errors[ridge] = F.mse_loss(hidden @ weight, one_hot).item()
     return min(errors, key=errors.__getitem__)
 
 
 def _solve(gram: Tensor, sums: Tensor, ridge: float) -> Tensor | None:
-    """(G + λ I)⁻¹ C, or None where rounding leaves no positive definite matrix."""
+    """Return (G + λ I)⁻¹ C, or None if the matrix is not positive definite after rounding."""
     regular = gram + ridge * torch.eye(len(gram)).to(gram)
     factor, failed = torch.linalg.cholesky_ex(regular)
     return None if failed else torch.cholesky_solve(sums, factor)

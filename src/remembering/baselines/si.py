@@ -1,36 +1,36 @@
-"""Synaptic intelligence: importance gathered along the way, from what each step gained."""
+"""Synaptic intelligence (SI): importance accumulated during training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.baselines.base import SingleAdapter, parameters
-from remembering.baselines.importance import NAMES, drift, stored, to_store
+from remembering.baselines.importance import PathImportance, stored, to_store
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 
 
 class SI(SingleAdapter):
-    """A quadratic penalty, weighted by how much each parameter's path lowered the loss.
+    """Penalize changes of parameters by how much their path has reduced the loss so far.
 
-    Along the steps of task t, ω_i ← ω_i − g_i Δθ_i with g the gradient of ℓ_CE alone. After it
+    In each step of task t, ω_i ← ω_i − g_i Δθ_i with g the gradient of ℓ_CE alone. After the task
 
         Ω_i ← Ω_i + max(0, ω_i) / ((θ_i − θ*_i)² + ξ),   and then θ* ← θ,
 
-    where θ* is where the task began; ℓ = ℓ_CE + c Σ_i Ω_i (θ_i − θ*_i)².
+    where θ* are the parameters at the start of the task; ℓ = ℓ_CE + c Σ_i Ω_i (θ_i − θ*_i)².
 
-    Adapted: adapter and head only. New rows of the head begin at 0 with Ω = 0. The gradient of the
-    penalty is known in closed form, so it is taken off the sum instead of a second backward pass.
+    Adaptation: applies to adapter and head only. New rows of the head start at 0 with Ω = 0. The
+    gradient of the penalty is known in closed form and is subtracted, instead of a second backward
+    pass.
 
-    c was the best of 0.01 ... 10⁴ on training images of scikit-learn's digits that were held out
-    (`python scripts/choose_strengths.py digits-5 --methods si`); other experiments have their own
-    (docs/rivals.md). ξ is the paper's on split MNIST.
+    Defaults: `strength` (c) was the best of 0.01 ... 10⁴ on held-out training images of
+    scikit-learn's digits (`python scripts/choose_strengths.py digits-5 --methods si`); other
+    experiments set their own (docs/rivals.md). `damping` (ξ) is the paper's value for split MNIST.
     """
 
     name = "si"
@@ -38,41 +38,26 @@ class SI(SingleAdapter):
     reference = (
         "Zenke et al. (2017), Continual learning through synaptic intelligence, arXiv:1703.04200"
     )
-    stores = "one adapter and one head, and one copy of what they mattered to all tasks"
+    stores = "one adapter and one head, and one importance value per parameter"
     defaults: ClassVar[Mapping[str, float]] = {"strength": 1.0, "damping": 1e-3}
 
     def begin(self, task: Task, training_set: TrainingSet) -> None:
-        head = self.head.extended(task.classes)
-        self.start = parameters(self.adapter, head)
-        self.path = {name: torch.zeros_like(value) for name, value in self.start.items()}
-        self.importance = {name: torch.zeros_like(value) for name, value in self.start.items()}
-        if self.learned:
-            for name, old in stored(self.tensors, "importance").items():
-                self.importance[name][: len(old)] = old
+        start = parameters(self.adapter, self.head.extended(task.classes))
+        old = stored(self.tensors, "importance") if self.learned else {}
+        self.path = PathImportance(start, old, self.options["strength"])
 
     def loss(self, batch: Batch) -> Tensor:
-        now = parameters(batch.adapter, batch.head)
-        penalty = drift(now, self.importance, self.start)
-        return super().loss(batch) + self.options["strength"] * penalty
+        return super().loss(batch) + self.path.penalty(parameters(batch.adapter, batch.head))
 
-    @torch.no_grad()
     def on_backward_end(self, adapter: Adapter, head: Head) -> None:
-        self.before, self.slope = {}, {}
-        for name, value in parameters(adapter, head).items():
-            moved = value - self.start[name]
-            pull = 2 * self.options["strength"] * self.importance[name] * moved
-            assert value.grad is not None
-            self.slope[name] = value.grad - pull
-            self.before[name] = value.detach().clone()
+        theta = parameters(adapter, head)
+        self.before = {name: value.detach().clone() for name, value in theta.items()}
 
-    @torch.no_grad()
     def on_step_end(self, adapter: Adapter, head: Head) -> None:
-        for name, value in parameters(adapter, head).items():
-            self.path[name] -= self.slope[name] * (value - self.before[name])
+        self.path.update(parameters(adapter, head), self.before)
 
     def end(self, task: Task, training_set: TrainingSet) -> None:
-        now = parameters(self.adapter, self.head)
-        for name in NAMES:
-            moved = (now[name] - self.start[name]).square()
-            self.importance[name] += self.path[name].relu() / (moved + self.options["damping"])
-        self.tensors |= to_store(self.importance, "importance")
+        theta = parameters(self.adapter, self.head)
+        self.tensors |= to_store(
+            self.path.importance_after(theta, self.options["damping"]), "importance"
+        )

@@ -1,4 +1,4 @@
-"""Streaming linear discriminant analysis on frozen features."""
+"""Streaming linear discriminant analysis (SLDA) on frozen features."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 from torch import Tensor
 
 from remembering.baselines.base import FrozenFeatures
-from remembering.baselines.ncm import class_means
+from remembering.baselines.class_means import class_means
 
 
 class StreamingLDA(FrozenFeatures):
-    """A running mean for each class and one covariance for all, updated image by image.
+    """Update a running mean per class and one shared covariance, image by image.
 
-    For the image z of class y, after t images of which n_y were of that class:
+    For a feature z of class y, after t images of which n_y belong to that class:
 
         Σ   ← (t Σ + t / (t + 1) (z − μ_y)(z − μ_y)ᵀ) / (t + 1)
         μ_y ← (n_y μ_y + z) / (n_y + 1)
 
     and Λ = ((1 − ε) Σ + ε I)⁻¹, w_c = Λ μ_c, b_c = −½ μ_cᵀ Λ μ_c, ŷ = argmax_c w_cᵀ z + b_c.
 
-    The paper starts Σ from a batch of base classes; here it starts from zero, and the first image
-    of a class, which has no mean yet to differ from, changes μ_y only.
+    Adaptation: the paper initializes Σ with a batch of base classes; here it starts from zero. The
+    first image of a class only changes μ_y, because there is no mean yet to deviate from.
+    `shrinkage` is ε.
     """
 
     name = "slda"
@@ -32,7 +33,7 @@ class StreamingLDA(FrozenFeatures):
         "Hayes and Kanan (2020), Lifelong machine learning with deep streaming linear discriminant "
         "analysis, arXiv:1909.01520"
     )
-    stores = "the mean feature of each class, and one covariance matrix"
+    stores = "the mean feature and image count of each class, and one shared covariance matrix"
     defaults: ClassVar[Mapping[str, float]] = {"shrinkage": 1e-4}
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:

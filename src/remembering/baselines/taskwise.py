@@ -1,8 +1,10 @@
-"""A head for each task: what methods share that must find out whose task an image is of."""
+"""Base classes of methods with one head per task, which infer the task of an image."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,47 +19,55 @@ from remembering.learning.training import Callback, TrainingSet, logits, train
 from remembering.runtime.progress import Progress
 
 
-class Taskwise(Baseline, Callback):
-    """One head a task, of which nothing changes later; a method says what adapter goes with it.
+@dataclass(frozen=True)
+class DerivedAdapter(Adapter):
+    """An adapter whose matrices are computed from the trained tensors `a` and `b`.
 
-    A label that comes back has an output in the head of each of its tasks.
+    Subclasses override `active` with this computation and may add further fields.
+    """
+
+    def trainable(self) -> Self:
+        a, b = (t.detach().clone().requires_grad_() for t in (self.a, self.b))
+        return replace(self, a=a, b=b)
+
+    def frozen(self) -> Self:
+        return replace(self, a=self.a.detach().clone(), b=self.b.detach().clone())
+
+
+class Taskwise(Baseline, Callback):
+    """Train one head per task, which later tasks do not change, with an adapter of the subclass.
+
+    A label that reappears has an output in the head of each of its tasks.
     """
 
     @abstractmethod
     def new_adapter(self) -> Adapter:
-        """What the next task starts with."""
+        """Return the adapter with which the next task starts."""
 
     @abstractmethod
-    def keep(self, adapter: Adapter) -> None:
-        """Put what the task has made of it into `tensors`."""
+    def store_adapter(self, adapter: Adapter) -> None:
+        """Store the trained adapter of the current task in `tensors`."""
 
     @abstractmethod
     def adapter(self, number: int) -> Adapter:
-        """What belongs to this task."""
+        """Return the adapter of a task."""
 
     def training_set(self, task: Task) -> TrainingSet:
-        """What a task is trained on; its targets are rows of its own head."""
-        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled()
+        """Return the training set of a task; targets are rows of the task's head."""
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).keep()
         return TrainingSet(token_cache, task.targets, f"{task.name} ({self.title})", self.learned)
 
     def width(self, task: Task) -> int:
-        """How many outputs the head of a task has."""
+        """Return the number of outputs of a task's head."""
         return len(task.classes)
 
     def learn_task(self, task: Task, progress: Progress) -> None:
-        training_set, number = self.training_set(task), self.learned
-        head = Head.linear(range(self.width(task)), self.backbone)
+        data, number, settings = self.training_set(task), self.learned, self.settings
+        adapter, head = self.new_adapter(), Head.linear(range(self.width(task)), self.backbone)
         adapter, head = train(
-            self.backbone,
-            self.new_adapter(),
-            head,
-            training_set,
-            self.settings,
-            None,
-            progress,
-            callback=self,
+            self.backbone, adapter, head, data, settings, progress=progress, callback=self
         )
-        self.keep(adapter)
+        self.store_adapter(adapter)
         self.tensors |= {
             f"{number}.weight": head.weight,
             f"{number}.bias": head.bias,
@@ -65,16 +75,16 @@ class Taskwise(Baseline, Callback):
         }
 
     def head(self, number: int) -> Head:
-        """The head of this task."""
+        """Return the head of a task."""
         weight, bias = self.tensors[f"{number}.weight"], self.tensors[f"{number}.bias"]
         return Head(tuple(range(len(bias))), weight, bias, torch.arange(len(bias)))
 
-    def owned(self, number: int) -> Tensor:
-        """Positions in `classes` of the classes of this task."""
+    def class_index(self, number: int) -> Tensor:
+        """Return the positions in `classes` of the classes of a task."""
         return self.tensors[f"{number}.classes"]
 
-    def said(self, number: int, tokens: Tensor) -> Tensor:
-        """Outputs under the adapter and the head of this task: (n, outputs)."""
+    def task_logits(self, number: int, tokens: Tensor) -> Tensor:
+        """Return the logits under the adapter and the head of a task: (n, outputs)."""
         return logits(self.backbone, self.adapter(number), self.head(number), tokens)
 
     @property
@@ -83,11 +93,11 @@ class Taskwise(Baseline, Callback):
 
 
 class InferredTask(Taskwise):
-    """Looks for the task first; its adapter and head alone then answer."""
+    """Infer the task of each image first, then predict with its adapter and head alone."""
 
     @abstractmethod
-    def choose(self, tokens: Tensor) -> Tensor:
-        """Number of the task that each image, looked at alone, seems to be of: (n,)."""
+    def infer_task(self, tokens: Tensor) -> Tensor:
+        """Return the most likely task number of each image, independently of the others: (n,)."""
 
     @torch.no_grad()
     def scores(self, images: ImageSequence) -> Tensor:
@@ -95,9 +105,10 @@ class InferredTask(Taskwise):
         result = torch.full((len(images), len(self.classes)), -torch.inf).to(self.backbone.device)
         for index in batches(len(images)):
             tokens = token_cache[index]
-            chosen = self.choose(tokens)
-            for number in chosen.unique().tolist():
-                rows = (chosen == number).nonzero()
-                own = self.said(number, tokens[rows[:, 0]]).log_softmax(1)
-                result[index.to(rows.device)[rows], self.owned(number)] = own
+            inferred = self.infer_task(tokens)
+            for number in inferred.unique().tolist():
+                rows = (inferred == number).nonzero()
+                log_probabilities = self.task_logits(number, tokens[rows[:, 0]]).log_softmax(1)
+                columns = self.class_index(number)
+                result[index.to(rows.device)[rows], columns] = log_probabilities
         return result

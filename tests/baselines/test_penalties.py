@@ -8,7 +8,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.muc import MUC
 from remembering.baselines.rotations import RotatedImages
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 
 from .example import SETTINGS, STREAM, made, taught
 

@@ -12,7 +12,7 @@ from remembering.baselines.base import Baseline
 from remembering.data.images import ImageSequence, joined
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.encoding import TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet
 
@@ -91,6 +91,6 @@ def with_memory(
     `targets` are those of the stored images, or empty if the method samples these images itself.
     """
     everything = joined([task.images, images])
-    token_cache = TokenCache(learner.backbone, everything, learner.settings.first_layer).keep()
+    token_cache = TokenCache(learner.backbone, everything, learner.settings.first_layer).filled(
     targets = torch.cat([head.targets(task.labels), targets])
     return TrainingSet(token_cache, targets, f"{task.name} ({learner.title})", learner.learned)

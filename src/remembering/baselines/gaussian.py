@@ -50,7 +50,7 @@ class FrozenGaussians(Baseline):
 
     def _router(self) -> GaussianRouter:
         """Rebuild the router from `tensors`."""
-        router = GaussianRouter(RouterSettings().resolved(self.backbone.depth))
+        settings = RouterSettings().resolved(self.backbone.depth)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in self.tensors.items():
             part, key = name.split(".")

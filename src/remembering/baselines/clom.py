@@ -82,7 +82,7 @@ class CLOM(Taskwise):
         return self.turns * len(task.classes)
 
     def training_set(self, task: Task) -> TrainingSet:
-        self.rotated, self.count = self._rotated(task.images).filled(, len(task)
+        self.rotated, self.count = self._rotated(task.images).filled(), len(task)
         return super().training_set(task)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -91,6 +91,6 @@ def with_memory(
     `targets` are those of the stored images, or empty if the method samples these images itself.
     """
     everything = joined([task.images, images])
-    token_cache = TokenCache(learner.backbone, everything, learner.settings.first_layer).filled(
+    token_cache = TokenCache(learner.backbone, everything, learner.settings.first_layer).filled()
     targets = torch.cat([head.targets(task.labels), targets])
     return TrainingSet(token_cache, targets, f"{task.name} ({learner.title})", learner.learned)

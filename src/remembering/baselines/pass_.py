@@ -51,7 +51,7 @@ class PASS(PrototypeReplay):
         turns = range(1, int(self.options["turns"]) + 1)
         images = [RotatedImages(self.backbone, task.images, [quarter]) for quarter in turns]
         first_layer = self.settings.first_layer
-        self.rotated = [TokenCache(self.backbone, each, first_layer).filled( for each in images]
+        self.rotated = [TokenCache(self.backbone, each, first_layer).filled() for each in images]
         self.task_targets = task.targets
         views = [training_set.token_cache, *self.rotated]
         if self.learned:

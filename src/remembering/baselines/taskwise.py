@@ -54,7 +54,7 @@ class Taskwise(Baseline, Callback):
 
     def training_set(self, task: Task) -> TrainingSet:
         """Return the training set of a task; targets are rows of the task's head."""
-        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled(
+        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled()
         return TrainingSet(token_cache, task.targets, f"{task.name} ({self.title})", self.learned)
 
     def width(self, task: Task) -> int:

@@ -1,4 +1,4 @@
-"""What classes an adapter knows: labels <-> columns."""
+"""Heads: the linear layers that map features to labels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ class Head:
     """A linear layer whose row `columns[i]` stands for `classes[i]`.
 
     Attributes:
-        weight: (outputs, features). A trained head has one row per class; the checkpoint's frozen
-            classifier keeps all its rows, and the loss runs over all, as in the paper's code.
-        trained: whether weight and bias belong to the adapter (and are learned and stored).
+        classes: Labels.
+        weight: (outputs, features). A trained head has one row per class. The checkpoint's frozen
+            classifier keeps all rows, and the loss runs over all of them, as in the paper's code.
+        bias: (outputs,).
+        columns: Output of each class.
+        trained: Whether weight and bias belong to the adapter, and are trained and stored.
     """
 
     classes: tuple[Label, ...]
@@ -32,14 +35,14 @@ class Head:
 
     @classmethod
     def linear(cls, classes: Sequence[Label], backbone: Backbone) -> Head:
-        """A head to be trained: zero, so that it prefers no class."""
+        """Return an untrained head: all zeros, so that no class is preferred."""
         weight = torch.zeros(len(classes), backbone.dim, device=backbone.device)
         bias = torch.zeros(len(classes), device=backbone.device)
         return cls(tuple(classes), weight, bias, torch.arange(len(classes)))
 
     @classmethod
     def frozen(cls, classes: Sequence[Label], columns: Sequence[int], backbone: Backbone) -> Head:
-        """The checkpoint's own classifier; `columns` says which of its outputs mean what."""
+        """Return the checkpoint's own classifier, with one of its outputs for each class."""
         classifier = backbone.require_classifier()
         if max(columns) >= classifier.out_features:
             raise RememberingError(
@@ -51,14 +54,14 @@ class Head:
         )
 
     def extended(self, classes: Sequence[Label]) -> Head:
-        """This head with rows for the classes that it does not know yet."""
+        """Return this head with additional rows for the classes that it lacks."""
         added = [label for label in classes if label not in self.classes]
         weight = torch.cat([self.weight, self.weight.new_zeros(len(added), self.weight.shape[1])])
         bias = torch.cat([self.bias, self.bias.new_zeros(len(added))])
         return Head((*self.classes, *added), weight, bias, torch.arange(len(weight)))
 
     def with_tensors(self, weight: Tensor, bias: Tensor) -> Head:
-        """The same classes with other weights."""
+        """Return a head with the same classes and other weights."""
         return replace(self, weight=weight, bias=bias)
 
     def to(self, device: torch.device) -> Head:
@@ -71,21 +74,21 @@ class Head:
         return self.weight.numel() + self.bias.numel() if self.trained else 0
 
     def features(self, backbone: Backbone, tokens: Tensor) -> Tensor:
-        """What this head reads of the last state."""
+        """Return the input of this head, from the last state."""
         return backbone.pool(tokens) if self.trained else backbone.classifier_input(tokens)
 
     def logits(self, backbone: Backbone, tokens: Tensor) -> Tensor:
-        """All outputs for the last state: (n, outputs)."""
+        """Return all outputs (n, outputs) for the last state."""
         return F.linear(self.features(backbone, tokens), self.weight, self.bias)
 
     def targets(self, labels: Sequence[Label]) -> Tensor:
-        """The output that each label stands for."""
+        """Return the output of each label."""
         column = dict(zip(self.classes, self.columns.tolist(), strict=True))
         return torch.tensor([column[label] for label in labels])
 
 
 class StackedHeads:
-    """All heads at once: one product answers a batch whose samples use different adapters."""
+    """All heads as one matrix, for batches whose samples use different adapters."""
 
     def __init__(self, heads: Mapping[int, Head]):
         self.classes: tuple[Label, ...] = tuple(
@@ -103,10 +106,10 @@ class StackedHeads:
         self._class = torch.tensor(classes, device=device)
 
     def probabilities(self, backbone: Backbone, tokens: Tensor, adapters: Tensor) -> Tensor:
-        """Softmax over the classes of each sample's own adapter: (n, len(classes)), 0 elsewhere.
+        """Return softmax probabilities (n, classes), over the classes of each sample's adapter.
 
-        In float64: how a product is rounded depends on its width, and an answer must not change
-        when a task that has nothing to do with it is learned or forgotten.
+        Computed in float64: the rounding of a product depends on its width, and an answer must not
+        change when an unrelated task is learned or forgotten.
         """
         features = self._any.features(backbone, tokens).double()
         logits = F.linear(features, self._weight, self._bias)

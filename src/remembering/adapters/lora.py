@@ -1,7 +1,7 @@
-"""LoRA adapters, and one forward for a batch whose samples use different ones.
+"""LoRA adapters, and a forward pass for batches whose samples use different adapters.
 
-An adapter adds B A x to the Q, K, V and O projections of a layer: A is (rank, dim) and random,
-B is (dim, rank) and zero, so that a new adapter changes nothing yet.
+An adapter adds B A x to the Q, K, V and O projections of a layer. A (rank, dim) starts random and
+B (dim, rank) zero, so that a new adapter does not change the output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Adapter:
 
     @classmethod
     def new(cls, backbone: Backbone, rank: int, first_layer: int, rng: torch.Generator) -> Adapter:
-        """A random, B zero: LoRA's initialisation (Kaiming uniform with a = √5, as in PEFT)."""
+        """Initialise an adapter as PEFT does: A Kaiming uniform with a = √5, B zero."""
         if rank < 1:
             raise RememberingError(f"adapter rank {rank} is not at least 1")
         if not 0 <= first_layer < backbone.depth:
@@ -55,7 +55,7 @@ class Adapter:
 
     @property
     def parameters(self) -> int:
-        """4 · L · 2D · r: what the paper counts as memory footprint."""
+        """Number of parameters, 4 · L · 2D · r: the paper's memory footprint."""
         return self.a.numel() + self.b.numel()
 
     @property
@@ -73,34 +73,34 @@ class Adapter:
         return Adapter(self.a.to(device), self.b.to(device), self.first_layer)
 
     def active(self) -> OneAdapter:
-        """For a forward in which every sample uses this adapter; gradients reach A and B."""
+        """Activate this adapter for all samples of a batch; gradients reach A and B."""
         return OneAdapter(self.a, self.b, self.first_layer)
 
     def trainable(self) -> Adapter:
-        """A copy whose A and B take gradients."""
+        """Return a copy whose A and B require gradients."""
         a, b = (t.detach().clone().requires_grad_() for t in (self.a, self.b))
         return Adapter(a, b, self.first_layer)
 
     def frozen(self) -> Adapter:
-        """A copy that takes no gradients."""
+        """Return a copy that does not require gradients."""
         return Adapter(self.a.detach().clone(), self.b.detach().clone(), self.first_layer)
 
 
 class ActiveAdapters(Protocol):
-    """What a forward does to projections."""
+    """Adapters that are active in a forward pass."""
 
     def linear(
         self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        """x Wᵀ + bias, adapted, for the projections `which` of Q, K, V, O of layer `index`.
+        """Return x Wᵀ + bias, adapted, for the projections `which` of Q, K, V, O of a layer.
 
-        `weight` has the rows of these projections one after the other, and so has the result.
+        The rows of `weight` and the columns of the result are those of the projections in order.
         """
 
 
 @dataclass(frozen=True)
 class OneAdapter:
-    """Every sample of the batch uses the same adapter."""
+    """All samples of the batch use the same adapter."""
 
     a: Tensor
     b: Tensor
@@ -119,8 +119,8 @@ class OneAdapter:
 class _Merged(torch.autograd.Function):
     """x (W + B A)ᵀ + bias, with gradients for x, A and B.
 
-    A batch has hundreds of tokens, so adding B A to W once is cheaper than a second way for every
-    token, and the backward pass to x is one product, too.
+    A batch has hundreds of tokens, so adding B A to W once is cheaper than a low-rank path for
+    every token, and the backward pass to x is a single product, too.
     """
 
     @staticmethod
@@ -133,7 +133,7 @@ class _Merged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """With g the gradient of the output: g (W + B A) for x, (g B)ᵀ x for A, gᵀ (x Aᵀ) for B."""
+        """Return g (W + B A) for x, (g B)ᵀ x for A and gᵀ (x Aᵀ) for B, from the gradient g."""
         (g,) = gradients
         x, merged, a, b = ctx.saved_tensors
         for_x = (g @ merged.to(g.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
@@ -143,8 +143,8 @@ class _Merged(torch.autograd.Function):
         # Under mixed precision the gradient has another type than the adapter.
         x, g = x.reshape(-1, dim).to(g.dtype), g.reshape(-1, len(merged))
         down = x @ a.flatten(0, 1).mT.to(g.dtype)
-        # All projections at once: the B of each stands on the diagonal of one matrix. Thin
-        # factors lie by rows and transposed ones are avoided: several times as fast on a CPU.
+        # All projections at once, with their B as blocks of a diagonal matrix. Row-major thin
+        # factors without transposed operands are several times faster on a CPU.
         for_a = (g @ torch.block_diag(*b.mT).mT.to(g.dtype)).mT @ x
         for_b = (down.mT @ g).view(count, rank, count, -1)
         own = for_b.diagonal(dim1=0, dim2=2).permute(2, 1, 0)
@@ -153,7 +153,7 @@ class _Merged(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class MixedAdapters:
-    """Each sample uses its own: A (n, layers, 4, rank, dim), B (n, layers, 4, dim, rank)."""
+    """Each sample uses its own A (n, layers, 4, rank, dim) and B (n, layers, 4, dim, rank)."""
 
     a: Tensor
     b: Tensor

@@ -27,7 +27,7 @@ _UNSUPPORTED = (
 
 
 def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
-    """The files that `peft.PeftModel.from_pretrained` reads for the same backbone."""
+    """Return the files that `peft.PeftModel.from_pretrained` reads for the same backbone."""
     weights: dict[str, Tensor] = {}
     for key, (layer, p) in _peft_keys(backbone, adapter.first_layer).items():
         weights[f"{key}.lora_A.weight"] = adapter.a[layer, p].cpu().contiguous()
@@ -55,12 +55,12 @@ def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
 
 
 def from_peft(folder: Path, backbone: Backbone) -> Adapter:
-    """Read a LoRA adapter in PEFT's format, ours or anyone's with Q, K, V and O adapted."""
+    """Read a LoRA adapter of Q, K, V and O in PEFT's format, written by any tool."""
     try:
         files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
     except FileNotFoundError as error:
         raise RememberingError(
-            f"{folder} is no PEFT adapter: {error.filename} is missing"
+            f"{folder} is not a PEFT adapter: {error.filename} is missing"
         ) from error
     except OSError as error:
         raise RememberingError(f"{folder} cannot be read ({error.strerror})") from error
@@ -68,7 +68,7 @@ def from_peft(folder: Path, backbone: Backbone) -> Adapter:
 
 
 def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) -> Adapter:
-    """The adapter in PEFT's two files, which come from `folder`."""
+    """Parse the contents of PEFT's two files; `folder` is named in errors."""
     try:
         config: dict[str, Any] = json.loads(files[CONFIG_FILE])
         weights = load(files[WEIGHTS_FILE])
@@ -90,16 +90,16 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
         ZeroDivisionError,
     ) as error:
         raise RememberingError(
-            f"{folder / CONFIG_FILE} is no LoRA configuration ({error})"
+            f"{folder / CONFIG_FILE} is not a LoRA configuration ({error})"
         ) from error
     if unsupported:
         raise RememberingError(
-            f"the adapter in {folder} uses {', '.join(unsupported)}; only plain LoRA is read"
+            f"the adapter in {folder} uses {', '.join(unsupported)}; only plain LoRA is supported"
         )
     if layers != list(range(first, backbone.depth)):
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
-            f"{layers}, but all from one on to the last are needed"
+            f"{layers}, but a contiguous range up to the last layer is required"
         )
     shape = (len(layers), PROJECTIONS)
     keys = _peft_keys(backbone, first)
@@ -107,7 +107,7 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
     if others:
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': it also adapts "
-            f"{min(others)}; only Q, K, V and O can be"
+            f"{min(others)}; only Q, K, V and O are supported"
         )
     try:
         a = [_exactly(weights[f"{key}.lora_A.weight"], rank, backbone.dim) for key in keys]
@@ -116,7 +116,7 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': {error}"
         ) from error
-    # Copies in torch's own memory: how a product is rounded depends on where tensors lie.
+    # Copies in torch's own memory: the rounding of a product depends on the alignment.
     stacked_a, stacked_b = torch.stack(a).float(), torch.stack(b).float() * scale
     return Adapter(
         stacked_a.unflatten(0, shape).to(backbone.device),
@@ -127,12 +127,12 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
 
 def _exactly(tensor: Tensor, *shape: int) -> Tensor:
     if tensor.shape != shape:
-        raise ValueError(f"shape {tuple(tensor.shape)} where {shape} is needed")
+        raise ValueError(f"a weight has shape {tuple(tensor.shape)} instead of {shape}")
     return tensor
 
 
 def _peft_keys(backbone: Backbone, first_layer: int) -> dict[str, tuple[int, int]]:
-    """PEFT's name of each adapted projection, with its (layer, projection) in `a` and `b`."""
+    """Map PEFT's name of each adapted projection to its (layer, projection) in `a` and `b`."""
     return {
         f"base_model.model.{name}": (index - first_layer, p)
         for index in range(first_layer, backbone.depth)

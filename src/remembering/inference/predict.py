@@ -175,15 +175,17 @@ def _regroup(
     routed: Iterable[_Routed], groups: Iterable[Hashable] | Tensor, count: int
 ) -> Iterator[_Routed]:
     """Route the images of a group together, once all of them are scored."""
-    tokens, batches = MmapBuffer(count), []
+    tokens = MmapBuffer(count)
+    buffered: list[_Routed] = []
+    start = 0
     for batch in routed:
-        start = sum(len(other.tasks) for other in batches)
-        tokens.put(torch.arange(start, start + len(batch.tasks)), batch.tokens)
-        rows = tokens.tensor[start : start + len(batch.tasks)]
-        batches.append(replace(batch, tokens=rows))
-    tasks = choose_tasks(torch.cat([batch.scores for batch in batches]), groups)
-    sizes = [len(batch.tasks) for batch in batches]
-    for batch, chosen in zip(batches, tasks.split(sizes), strict=True):
+        stop = start + len(batch.tasks)
+        tokens.put(torch.arange(start, stop), batch.tokens)
+        buffered.append(replace(batch, tokens=tokens.tensor[start:stop]))
+        start = stop
+    tasks = choose_tasks(torch.cat([batch.scores for batch in buffered]), groups)
+    sizes = [len(batch.tasks) for batch in buffered]
+    for batch, chosen in zip(buffered, tasks.split(sizes), strict=True):
         yield replace(batch, tasks=chosen)
 
 

@@ -211,10 +211,10 @@ def test_the_pretrained_vit_with_peft(vit_tiny: Path, tmp_path: Path) -> None:
         ({"modules_to_save": ["head"]}, "uses modules_to_save"),
         ({"alpha_pattern": {"q_proj": 3}}, "uses alpha_pattern"),
         ({"bias": "all"}, "uses bias"),
-        ({"r": 0}, "no LoRA configuration"),
-        ({"r": "x"}, "no LoRA configuration"),
-        ({"layers_to_transform": []}, "no LoRA configuration"),
-        ({"layers_to_transform": 1}, "no LoRA configuration"),
+        ({"r": 0}, "not a LoRA configuration"),
+        ({"r": "x"}, "not a LoRA configuration"),
+        ({"layers_to_transform": []}, "not a LoRA configuration"),
+        ({"layers_to_transform": 1}, "not a LoRA configuration"),
         ({"layers_to_transform": [0, 2]}, r"adapts layers \[0, 2\]"),
         ({"layers_to_transform": [1, 2]}, "also adapts"),
     ],
@@ -236,5 +236,5 @@ def test_files_that_do_not_fit_are_refused(backbone: Backbone, tmp_path: Path) -
     (folder / "adapter_model.safetensors").write_bytes(b"nothing")
     with pytest.raises(RememberingError, match="damaged"):
         from_peft(folder, backbone)
-    with pytest.raises(RememberingError, match="is no PEFT adapter"):
+    with pytest.raises(RememberingError, match="is not a PEFT adapter"):
         from_peft(tmp_path / "none", backbone)

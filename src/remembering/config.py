@@ -1,6 +1,7 @@
-"""Every setting, typed. Light: `--help` reads this.
+"""Settings of a model. Their docstrings are the help texts of the command line.
 
-Defaults are the paper's, but for the router: the default one is that which is right for one image.
+The defaults are those of the paper, except for the router: the default router is the one that works
+best for single images. This module imports no heavy library, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -17,31 +18,42 @@ Augment = Literal["none", "flip", "crop"]
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """The generative model that each task gets (section 3.3 of the paper)."""
+    """The router: a generative model per task that scores how well an image fits the task.
+
+    Attributes:
+        kind: gaussian: one Gaussian per class on deep features. autoencoder: one trained
+            autoencoder per task, as in the paper. subspace: the closed-form optimum of the linear
+            autoencoder.
+        layers: Layers whose outputs the router reads; 0 is the embedding output. If empty, layer 0
+            as in the paper, or for gaussian five layers from a third of the depth to the last.
+        tokens: How tokens become a feature vector. mean: the mean of each token over the hidden
+            dimension, as in the paper. flat: all tokens, flattened. pooled: the CLS token and the
+            mean of the other tokens, normalised. If None, pooled for gaussian, otherwise mean.
+        feature_rank: Rank of the feature adapter, the LoRA adapter under which the router reads
+            deep layers. It is trained on the first task and then frozen. 0: read the backbone
+            without an adapter.
+        feature_steps: Training steps of the feature adapter.
+        flip: Average the features of the image and of its horizontal flip. Without effect if
+            routing needs no forward pass of its own.
+        replay: Feature vectors kept per task to fit a logit correction between the classes of
+            different tasks (gaussian only). 0: no correction; only the few vectors for calibration
+            are kept.
+        latent: Latent dimension of the autoencoder, or dimension of the subspace.
+        hidden: Hidden dimension of a four-layer autoencoder. 0: an autoencoder of two layers.
+        epochs: Training epochs of an autoencoder.
+        lr: Learning rate of an autoencoder.
+        batch_size: Batch size of an autoencoder.
+    """
 
     kind: Literal["gaussian", "autoencoder", "subspace"] = "gaussian"
-    """gaussian: one per class, on deep features. autoencoder: trained, as in the paper. subspace:
-    the autoencoder's closed-form optimum."""
     layers: tuple[int, ...] = ()
-    """States that are read; 0 is the embedding output, as in the paper. By default what suits the
-    kind: 0, or five from a third of the depth to the last for gaussian."""
     tokens: Tokens | None = None
-    """mean: each token by its mean over the hidden dimension (the paper). flat: all tokens
-    flattened. pooled: the CLS token and the mean of the others, normalised (gaussian)."""
     feature_rank: int = 8
-    """Rank of the adapter through which deep states are read: trained on the first task, then kept
-    as it is. 0 reads the frozen backbone."""
     feature_steps: int = 200
-    """Steps that feature_adapter are trained for: enough for 1,000 images, harmless for 200."""
     flip: bool = True
-    """Read the mirror image, too, and take the mean; not where routing costs no pass of its own."""
     replay: int = 0
-    """Feature vectors of each task that are kept to fit_logit_correction the boundaries between classes of
-    different tasks (gaussian); 0 keeps a few for calibration alone."""
     latent: int = 1
-    """Width of the bottleneck."""
     hidden: int = 0
-    """Hidden width of the four-layer autoencoder; 0 is the two-layer one."""
     epochs: int = 10
     lr: float = 5e-3
     batch_size: int = 128
@@ -58,21 +70,21 @@ class RouterSettings:
         _positive("router.lr", self.lr)
         if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:
             raise RememberingError(
-                f"router.layers = {self.layers} must be increasing depths from 0 on"
+                f"router.layers = {self.layers} must be increasing numbers of at least 0"
             )
         if self.kind != "gaussian" and self.replay:
             raise RememberingError(
-                f"router.replay belongs to the gaussian router; a {self.kind} one has no "
-                "boundaries between classes"
+                f"router.replay requires router.kind = gaussian; the {self.kind} router does not "
+                "model classes"
             )
         if self.kind != "autoencoder" and self.hidden:
             raise RememberingError(
-                f"router.hidden belongs to the autoencoder; a {self.kind} router has no hidden "
-                "layer"
+                f"router.hidden requires router.kind = autoencoder; the {self.kind} router has no "
+                "hidden layer"
             )
 
     def resolved(self, depth: int) -> RouterSettings:
-        """With everything said that was left open, for a backbone of so many layers."""
+        """Return these settings with explicit layers and tokens, for a backbone of some depth."""
         deep = self.kind == "gaussian"
         spread = sorted({max(1, round(depth * (2 + i) / 6)) for i in range(5)})
         return replace(
@@ -84,29 +96,38 @@ class RouterSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model learns a task."""
+    """How a model learns tasks.
+
+    Attributes:
+        rank: Rank of the LoRA adapters.
+        first_layer: First layer with an adapter. The output of the layers before it is computed
+            once per image and cached.
+        head: linear: a trained linear head per adapter. frozen: the classifier of the checkpoint.
+        epochs: Training epochs per task.
+        batch_size: Images per training step.
+        lr: Learning rate of adapters and heads.
+        weight_decay: Weight decay of adapters and heads.
+        augment: Random augmentation of the training images. flip: horizontal flips. crop: flips,
+            and shifts by up to an eighth of the size. With flip and crop, the layers before
+            first_layer are computed in every epoch instead of once.
+        capacity: Maximum number of adapters (E in the paper). When it is reached, the adapter of a
+            new task is fused with the most similar one. If None, there is no limit.
+        memory: Replay images kept per task (M in the paper); only used with a capacity.
+        alpha: Weight of the loss of the new task when adapters are fused; the rest is distillation.
+        seed: Seed of all random numbers.
+    """
 
     rank: int = 1
-    """Rank of the LoRA adapters."""
     first_layer: int = 0
-    """Adapters act from this layer on; below it the backbone is computed once per image."""
     head: Literal["linear", "frozen"] = "linear"
-    """linear: one trained head per adapter. frozen: the checkpoint's own classifier."""
     epochs: int = 10
-    """Epochs per task."""
     batch_size: int = 128
     lr: float = 1e-3
     weight_decay: float = 0.01
     augment: Augment = "none"
-    """What is changed at random in a task's images each time they are learned from. flip: mirrored.
-    crop: moved by up to an eighth, and mirrored. The layers below `first_layer` are then computed
-    in every epoch; with none they are computed once."""
     capacity: int | None = None
-    """At most this many adapters (the paper's E); a new one then absorbs the most similar."""
     memory: int = 512
-    """Replay images per task (the paper's M); kept only if there is a capacity."""
     alpha: float = 0.5
-    """Weight of the new task against distillation of the old when adapters are fused."""
     seed: int = 0
     router: RouterSettings = field(default_factory=RouterSettings)
 
@@ -120,9 +141,11 @@ class Settings:
         _at_least("seed", self.seed, 0)
         _positive("lr", self.lr)
         if not 0 <= self.weight_decay < 1e6:
-            raise RememberingError(f"weight_decay = {self.weight_decay} must lie from 0 to 1e6")
+            raise RememberingError(
+                f"weight_decay = {self.weight_decay} must be at least 0 and below 1e6"
+            )
         if not 0 < self.alpha <= 1:
-            raise RememberingError(f"alpha = {self.alpha} must lie above 0 and at most at 1")
+            raise RememberingError(f"alpha = {self.alpha} must be above 0 and at most 1")
         if self.capacity is not None:
             _at_least("capacity", self.capacity, 1)
 
@@ -134,4 +157,4 @@ def _at_least(name: str, value: int, lowest: int) -> None:
 
 def _positive(name: str, value: float) -> None:
     if not 0 < value < 1e6:
-        raise RememberingError(f"{name} = {value} must lie above 0 and below 1e6")
+        raise RememberingError(f"{name} = {value} must be above 0 and below 1e6")

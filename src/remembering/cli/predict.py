@@ -88,8 +88,10 @@ def _find(paths: Sequence[Path]) -> list[Path]:
         if not path.exists():
             raise RememberingError(f"{path} does not exist; give image files or folders of them")
     files = [file for path in paths for file in (image_files(path) if path.is_dir() else [path])]
+    if not paths:
+        raise RememberingError("no images are given; name image files or folders of them")
     if not files:
-        raise RememberingError(f"there are no images in {', '.join(map(str, paths)) or 'nothing'}")
+        raise RememberingError(f"there are no images in {', '.join(map(str, paths))}")
     return files
 
 

@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back(
         ({"rank": True}, "rank = 'True' must be of type int"),
         ({"lr": float("inf")}, "must be a finite number"),
         ({"lr": 10**400}, "must be a finite number"),
-        ({"lr": 1e38}, "must lie above 0 and below 1e6"),
+        ({"lr": 1e38}, "must be above 0 and below 1e6"),
         ({"weight_decay": float("nan")}, "must be a finite number"),
         ({"head": "round"}, "one of 'linear', 'frozen'"),
         ({"router": 3}, "router = '3' must be a table"),

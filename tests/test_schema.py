@@ -81,7 +81,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
     assert RouterSettings(layers=(np.int64(1),)).layers == (1,)  # type: ignore[arg-type]
     assert json.loads(json.dumps(schema.write(settings)))["seed"] == 3
     with pytest.raises(RememberingError, match=r"router.feature_rank = '1.5' must be of type int"):
-        RouterSettings(feature_adapter=np.float64(1.5))  # type: ignore[arg-type]
+        RouterSettings(feature_rank=np.float64(1.5))  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))

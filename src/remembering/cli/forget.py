@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from remembering.cli.parsing import parse
-from remembering.cli.text import printable
+from remembering.cli.text import counted, printable
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     print(
         printable(
             f"forgot '{forgotten.task.name}': removed its generative model, "
-            f"{forgotten.replay_images} replay images{adapter}"
+            f"{counted(forgotten.replay_images, 'replay image')}{adapter}"
         )
     )
     return 0

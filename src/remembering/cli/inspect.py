@@ -107,7 +107,7 @@ def _facts(model: RememberingTransformer) -> Iterator[tuple[str, str]]:
         f"{len(model.state.adapters)}{limit}, rank {settings.rank}, from layer "
         f"{settings.first_layer}{cached}",
     )
-    yield "training", f"{settings.epochs} epochs per task, augmentation: {settings.augment}"
+    yield "training", f"epochs per task: {settings.epochs}, augmentation: {settings.augment}"
     yield "router", f"{router.kind} on layers {', '.join(map(str, router.layers))}{features}"
     yield (
         "inference",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from remembering.cli.parsing import Flag, parse
-from remembering.cli.text import command_line, printable
+from remembering.cli.text import command_line, counted, printable
 from remembering.config import Settings
 from remembering.errors import RememberingError
 from remembering.storage.manifest import Manifest, is_model, read_manifest
@@ -77,7 +77,8 @@ def main(arguments: list[str]) -> int:
     print(
         f"learned '{printable(record.name)}': {len(record.classes)} classes, {record.images} "
         f"images, adapter {record.adapter}; {printable(options.model)} now has "
-        f"{len(model.tasks)} tasks and {len(model.state.adapters)} adapters"
+        f"{counted(len(model.tasks), 'task')} and "
+        f"{counted(len(model.state.adapters), 'adapter')}"
     )
     return 0
 

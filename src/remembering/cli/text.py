@@ -36,6 +36,15 @@ def csv_cell(value: object) -> object:
     return ("'" if value.startswith(_FORMULA_STARTS) else "") + printable(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> counted(1, "task"), counted(1200, "task")
+    ('1 task', '1,200 tasks')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def command_line(command: str, arguments: Sequence[str]) -> str:
     """Return a command that can be pasted into a shell to run `remember` again."""
     if os.path.basename(sys.argv[0]) == "__main__.py":  # noqa: PTH119

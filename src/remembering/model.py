@@ -17,7 +17,7 @@ from remembering.adapters.heads import Head, Heads
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.config import Settings
-from remembering.data.images import ImageSequence, as_images
+from remembering.data.images import Images, ImageSequence, as_images
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
 from remembering.inference.combine import Columns, combine
@@ -413,13 +413,13 @@ class RememberingTransformer:
             self._heads = Heads(self.heads)
         return self._heads
 
-    def _encode(self, images: Tensor | list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _encode(self, images: Images) -> tuple[Tensor, Tensor]:
         return encode(
             self.backbone, self.router, self.feature_adapter, self.settings.first_layer, images
         )
 
     def _predict_batch(
-        self, images: Tensor | list[Tensor], novelty: bool
+        self, images: Images, novelty: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         features, tokens = self._encode(images)
         errors, logits = self.router.scores_and_logits(features)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
+from remembering.backbones.layer import ActiveAdapters as ActiveAdapters
 from remembering.errors import RememberingError
 
 PROJECTIONS = 4  # Q, K, V, O
@@ -83,18 +84,6 @@ class Adapter:
     def frozen(self) -> Adapter:
         """A copy that takes no gradients."""
         return Adapter(self.a.detach().clone(), self.b.detach().clone(), self.first_layer)
-
-
-class ActiveAdapters(Protocol):
-    """What a forward does to projections."""
-
-    def linear(
-        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        """x Wᵀ + bias, adapted, for the projections `which` of Q, K, V, O of layer `index`.
-
-        `weight` has the rows of these projections one after the other, and so has the result.
-        """
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from remembering.cli.terminal import TerminalProgress
-from remembering.data.images import image_files, read_image
+from remembering.data.decoding import image_files, read_image
 from remembering.data.task import Label
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence
+from remembering.data.images import ImageBatch, Images, ImageSequence
 from remembering.routing import Router
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import MmapBuffer, chunk_rows
@@ -33,7 +33,7 @@ def encode(
     router: Router,
     feature_adapter: Adapter | None,
     first_layer: int,
-    images: Tensor | list[Tensor],
+    images: Images,
 ) -> tuple[Tensor, Tensor]:
     """Router features (n, features), and the tokens that enter the first adapted layer.
 
@@ -53,9 +53,13 @@ def encode(
     return features, states[first_layer]
 
 
-def flip_horizontally(images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
-    """Flip images horizontally."""
-    return [image.flip(-1) for image in images] if isinstance(images, list) else images.flip(-1)
+def flip_horizontally(images: Images) -> Images:
+    """Flip images horizontally; a batch of files stays lazy."""
+    if isinstance(images, Tensor):
+        return images.flip(-1)
+    if isinstance(images, ImageBatch):
+        return images.map(lambda image: image.flip(-1))
+    return [image.flip(-1) for image in images]
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class TokenCache:
         return self.compute(self.images[index])
 
     @torch.no_grad()
-    def compute(self, images: Tensor | list[Tensor]) -> Tensor:
+    def compute(self, images: Images) -> Tensor:
         """The tokens of any images."""
         return self.backbone.run(self.backbone.embed(images), stop=self.first_layer)
 

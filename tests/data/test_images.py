@@ -236,6 +236,12 @@ class TestTask:
         with pytest.raises(RememberingError, match="3 images but 2 labels"):
             Task("t", torch.zeros(3, 1, 4, 4), ["a", "b"])
 
+    def test_labels_resolve_whether_a_stack_is_grey(self) -> None:
+        grey = Task("t", torch.zeros(3, 8, 8), ["a", "b", "b"])
+        assert torch.as_tensor(grey.images).shape == (3, 1, 8, 8)
+        with pytest.raises(RememberingError, match="one image of 3 channels or 3 grey images"):
+            Task("t", torch.zeros(3, 8, 8), ["a"])
+
     def test_empty(self) -> None:
         with pytest.raises(RememberingError, match="is empty"):
             Task("t", ImageFiles([]), [])

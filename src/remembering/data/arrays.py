@@ -38,12 +38,13 @@ def array_to_tensor(array: np.ndarray[Any, Any] | Tensor, where: str) -> Tensor:
         ) from error
 
 
-def stack_to_uint8(images: Tensor, where: str) -> Tensor:
+def stack_to_uint8(images: Tensor, where: str, count: int | None = None) -> Tensor:
     """Convert a stack of images to uint8 (n, channels, height, width); see `as_images`.
 
     Args:
         images: Images with 3 or 4 axes.
         where: Description of the images for error messages.
+        count: Number of images, if it is known.
 
     Raises:
         InvalidInputError: If the shape is ambiguous or not acceptable, or a value out of range.
@@ -54,7 +55,7 @@ def stack_to_uint8(images: Tensor, where: str) -> Tensor:
             f"{where} of shape {shape} look like one image with its channels last; "
             "pass a stack of images: images[None]"
         )
-    if images.ndim == 3 and shape[0] in (3, 4):
+    if images.ndim == 3 and shape[0] in (3, 4) and count != shape[0]:
         raise InvalidInputError(
             f"{where} of shape {shape} are either one image of {shape[0]} channels or {shape[0]} "
             "grey images; pass images[None] for one image, or images[:, None] for grey images"

@@ -225,7 +225,7 @@ def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
     return images[index] if isinstance(images, Tensor) else Subset(images, index)
 
 
-def as_images(images: ImagesLike) -> ImageSequence:
+def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
     """Convert images to a sequence of uint8 tensors.
 
     Args:
@@ -233,8 +233,9 @@ def as_images(images: ImagesLike) -> ImageSequence:
             Pillow image or path. Stacks have the shape (n, height, width) for grey images,
             (n, channels, height, width) or (n, height, width, channels), with 1, 3 or 4 channels;
             a fourth channel (alpha) is dropped. Floats lie in 0..1 and are rounded to 8 bits.
-            The shapes (3, height, width) and (4, height, width) are rejected: they may be one
-            colour image or several grey ones.
+            The shapes (3, height, width) and (4, height, width) are rejected, unless `count`
+            confirms the number of grey images: they may also be one colour image.
+        count: Number of images, if it is known.
 
     Raises:
         InvalidInputError: If the type, shape or values are not acceptable.
@@ -245,7 +246,7 @@ def as_images(images: ImagesLike) -> ImageSequence:
     if isinstance(images, LazyImages):
         return images
     if isinstance(images, np.ndarray | Tensor):
-        return stack_to_uint8(array_to_tensor(images, "images"), "images")
+        return stack_to_uint8(array_to_tensor(images, "images"), "images", count)
     if isinstance(images, str | Path | Image.Image):
         return as_images([images])
     if not isinstance(images, Sequence):

@@ -62,8 +62,8 @@ class Task:
     def __init__(self, name: str, images: ImagesLike, labels: LabelsLike):
         if not isinstance(name, str):
             raise InvalidInputError(f"the name of a task is {name!r}; pass a string")
-        sequence = as_images(images)
         plain = tuple(_label(label, i, name) for i, label in enumerate(_as_list(labels)))
+        sequence = as_images(images, len(plain))
         if len(sequence) != len(plain):
             raise InvalidInputError(
                 f"task '{name}' has {len(sequence)} images but {len(plain)} labels; "

@@ -255,7 +255,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a label too many": ("mnist", lambda f: add_label(f / f"{PARTS[1]}-ubyte", 3), "21 labels"),
     "a label out of range": (
         "mnist",
-        lambda f: change_label(f / f"{PARTS[3]}-ubyte", 77),
+        lambda f: relabel(f / f"{PARTS[3]}-ubyte", 77),
         "label 77",
     ),
     "a batch is missing": ("cifar10", lambda f: (f / "data_batch_4").unlink(), "data_batch_4"),

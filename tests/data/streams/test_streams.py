@@ -218,7 +218,7 @@ def test_a_stream_refuses_no_tasks_and_names_given_twice() -> None:
 
 
 def test_a_task_is_not_tested_on_what_it_never_saw() -> None:
-    images = np.zeros((4, 1, 8, 8), np.uint8)
+    images = np.zeros((4, 8, 8), np.uint8)
     train, test = Task("pets", images, ["cat", "dog"] * 2), Task("pets", images, ["cat", "cow"] * 2)
     with pytest.raises(RememberingError, match="tested on class 'cow'"):
         TaskData(train, test)

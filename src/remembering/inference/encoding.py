@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence
+from remembering.data.images import ImageBatch, Images, ImageSequence
 from remembering.inference.token_cache import CACHE_BYTES, ShardBuffer, TokenCache
 from remembering.routing import Router
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -24,7 +24,7 @@ def encode(
     router: Router,
     feature_adapter: Adapter | None,
     first_layer: int,
-    images: Tensor | list[Tensor],
+    images: Images,
 ) -> tuple[Tensor, Tensor]:
     """Compute router features and the tokens that enter the first adapted layer.
 
@@ -47,9 +47,11 @@ def encode(
     return features, states[first_layer]
 
 
-def flip_horizontally(images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+def flip_horizontally(images: Images) -> Images:
     """Flip images horizontally."""
-    return [image.flip(-1) for image in images] if isinstance(images, list) else images.flip(-1)
+    if isinstance(images, ImageBatch):
+        return images.map(lambda image: image.flip(-1))
+    return images.flip(-1) if isinstance(images, Tensor) else [x.flip(-1) for x in images]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence, ImagesLike, as_images
+from remembering.data.images import Images, ImageSequence, ImagesLike, as_images
 from remembering.errors import RememberingError
 from remembering.inference.combine import combine
 from remembering.inference.encoding import encode
@@ -189,9 +189,7 @@ def _regroup(
         yield replace(batch, tasks=chosen)
 
 
-def _encode(
-    state: ModelState, backbone: Backbone, images: Tensor | list[Tensor]
-) -> tuple[Tensor, Tensor]:
+def _encode(state: ModelState, backbone: Backbone, images: Images) -> tuple[Tensor, Tensor]:
     first_layer = state.settings.first_layer
     return encode(backbone, state.router, state.feature_adapter, first_layer, images)
 

@@ -98,7 +98,7 @@ def test_the_router_sees_plain_images_and_training_does_not(
 ) -> None:
     task = make_task(0)
     plain = tensors(learned(backbone, task, first_layer=first_layer))
-    monkeypatch.setattr(TokenCache, "keep", None)  # nothing is kept that no epoch would use
+    monkeypatch.setattr(TokenCache, "filled", None)  # nothing is kept that no epoch would use
     one, two = (
         tensors(learned(backbone, task, first_layer=first_layer, augment="crop")) for _ in range(2)
     )

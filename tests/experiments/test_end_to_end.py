@@ -18,7 +18,7 @@ from remembering.storage.manifest import read_manifest
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "src/remembering/report/results.schema.json").read_text()
 )
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 TINY = "--per-class 20 --epochs 2 --router.feature_rank-steps 5 --baselines"
 
 

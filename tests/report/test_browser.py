@@ -20,7 +20,7 @@ BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.integration,
     pytest.mark.skipif(
         BROWSER is None,
         reason="no chromium, chromium-browser or google-chrome on PATH; install one to run this",

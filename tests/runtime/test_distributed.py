@@ -94,7 +94,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(EXPERIMENT)

@@ -5,7 +5,7 @@
 # make bench         speed and scale against named peers; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo quick test reliability lint bench format audit sbom clean
 

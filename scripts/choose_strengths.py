@@ -6,7 +6,7 @@
 
 The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
 images of each class are learned, 30 others are asked about after the last task. Test images are
-not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/rivals.md.
+not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/baselines.md.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class OWM(SingleAdapter):
     the step of AdamW and not its gradient: AdamW would turn a projected gradient, however small,
     into a step of full length.
 
-    Defaults: `alpha` (α) was tuned on held-out training images (docs/rivals.md). Inputs of a
+    Defaults: `alpha` (α) was tuned on held-out training images (docs/baselines.md). Inputs of a
     Transformer span all directions, and with a small α nothing more is learned.
     """
 

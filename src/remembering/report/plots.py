@@ -198,8 +198,8 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
 
 def _compared_curve(group: Group, unit: str) -> tuple[Statistic | None, ...]:
     def after(routing: RoutingResult) -> Sequence[float | None]:
-        unmeasured = (None,) * group.task_count
-        return routing.compared.units[unit].accuracy_after if routing.compared else unmeasured
+        found = routing.compared.units.get(unit) if routing.compared else None
+        return found.accuracy_after if found else (None,) * group.task_count
 
     return group.curve(after)
 

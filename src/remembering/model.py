@@ -121,6 +121,11 @@ class RememberingTransformer(HubMixin):
         """Labels of all learned tasks."""
         return self._state.classes
 
+    @property
+    def learned(self) -> int:
+        """Number of learned tasks."""
+        return len(self._state.tasks)
+
     def learn(
         self, task: Task, *, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
     ) -> TaskRecord:
@@ -257,7 +262,7 @@ class RememberingTransformer(HubMixin):
         cls,
         folder: str | Path,
         *,
-        backbone: str | Path | None = None,
+        backbone: str | Path | Backbone | None = None,
         device: str | torch.device | None = None,
         intact_only: bool = False,
         cache_bytes: int | None = None,
@@ -266,7 +271,7 @@ class RememberingTransformer(HubMixin):
 
         Args:
             folder: The folder that `save` wrote.
-            backbone: Where the model's backbone is now, if it moved.
+            backbone: Where the model's backbone is now, if it moved, or the loaded backbone.
             device: Where to run; a GPU if there is one.
             intact_only: Leave out tasks whose files are damaged instead of raising.
             cache_bytes: Upper bound on adapters that stay in memory between batches; the others

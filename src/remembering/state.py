@@ -255,11 +255,16 @@ class ModelState:
         heads = sum(head.parameters for head in self.heads.values())
         columns = sum(head.columns.nbytes for head in self.heads.values())
         feature_adapter = self.feature_adapter.parameters if self.feature_adapter else 0
+        routers = self.router.parameters + feature_adapter
         replay = sum(memory.nbytes for memory in self.memories.values())
+        trained = routers if self.settings.router.kind == "autoencoder" else feature_adapter
         return Footprint(
+            parameters=adapters + heads + routers,
+            bytes=4 * (adapters + heads + feature_adapter) + columns + self.router.nbytes + replay,
+            trained=adapters + heads + trained,
+            replay_images=sum(len(memory.labels) for memory in self.memories.values()),
+            replay_bytes=replay,
             adapters=adapters,
             heads=heads,
-            routers=self.router.parameters + feature_adapter,
-            replay_bytes=replay,
-            bytes=4 * (adapters + heads + feature_adapter) + columns + self.router.nbytes + replay,
+            routers=routers,
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter, OneAdapter
-from remembering.baselines.base import SingleAdapter, parameters
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.inference.token_cache import batches
 from remembering.learning.training import TrainingSet

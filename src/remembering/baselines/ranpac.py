@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import Baseline, FrozenFeatures, TunedOnce
+from remembering.baselines.base import Baseline, FrozenFeatures
+from remembering.baselines.single_adapter import TunedOnce
 from remembering.errors import RememberingError
 from remembering.runtime.seeding import generator, permutation
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
-from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import PathImportance, stored, to_store
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 

@@ -70,7 +70,7 @@ def _description(model: RememberingTransformer) -> dict[str, Any]:
         "tasks": [vars(task) for task in model.tasks],
         "adapters": list(model.state.adapters),
         "settings": schema.write(model.settings),
-        "footprint": model.footprint().as_dict(),
+        "footprint": schema.write(model.footprint()),
     }
 
 

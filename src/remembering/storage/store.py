@@ -248,7 +248,7 @@ def _remove_unnamed(folder: Path, writer: _Writer) -> None:
 
 def load(
     folder: Path,
-    backbone: str | Path | None = None,
+    backbone: str | Path | Backbone | None = None,
     device: str | torch.device | None = None,
     intact_only: bool = False,
     cache_bytes: int | None = None,
@@ -315,17 +315,21 @@ def _intact(manifest: Manifest, wrong: dict[str, str]) -> Manifest:
 def _assemble(
     folder: Path,
     manifest: Manifest,
-    backbone: str | Path | None,
+    backbone: str | Path | Backbone | None,
     device: str | torch.device | None,
     cache_bytes: int | None,
 ) -> tuple[ModelState, Backbone, dict[str, Artifact]]:
     reference = manifest.backbone
-    loaded = Backbone.load(backbone or reference.name, reference.image_size, device)
-    if loaded.fingerprint() != reference.fingerprint:
+    if isinstance(backbone, Backbone):
+        loaded = backbone
+    else:
+        loaded = Backbone.load(backbone or reference.name, reference.image_size, device)
+    given = (loaded.fingerprint(), loaded.image_size)
+    if given != (reference.fingerprint, reference.image_size):
         raise RememberingError(
-            f"the model in {folder} was learned on another backbone than "
-            f"'{backbone or reference.name}'; give the weights it was learned on, "
-            f"those of '{reference.name}'"
+            f"the model in {folder} was learned on another backbone than '{loaded.name}'; give "
+            f"the weights it was learned on, those of '{reference.name}' at "
+            f"{reference.image_size} px"
         )
     artifacts: dict[str, Artifact] = {}
 

@@ -120,6 +120,12 @@ class SafeFolder:
             except FileNotFoundError:
                 return {}
 
+    def require_plain(self, name: str, *, directory: bool = False) -> None:
+        """Raise StorageError if an entry exists that is not a plain file (or directory)."""
+        info = self.stat(name)
+        if info is not None:
+            self._require(name, info, directory=directory)
+
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[int, int]]:
         """Open a regular file for reading; yields its descriptor and its size in bytes."""
@@ -231,10 +237,10 @@ class SafeFolder:
     def _require(self, name: str, info: os.stat_result, *, directory: bool = False) -> None:
         problem = problem_of(info, directory=directory)
         if problem:
-            expected = "plain directories" if directory else "regular files with a single name"
+            expected = "plain directories" if directory else "regular files with one name"
             raise StorageError(
                 f"{self.path / name} {problem}; only {expected} are accepted here; remove it, or "
-                "replace it by a copy"
+                "replace it by a copy of its content"
             )
 
     @contextmanager

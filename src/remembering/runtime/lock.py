@@ -59,14 +59,12 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _acquire(safe: SafeFolder) -> FileLock | None:
-    info = safe.stat(NAME)
-    if info is not None:
-        _require_plain(safe, info)
+    safe.require_plain(NAME)
     lock = FileLock(
         safe.path / NAME,
         timeout=WAIT_SECONDS,
         fallback_to_soft=False,
-        on_acquired=lambda descriptor: _write_owner(safe, descriptor),
+        on_acquired=_write_owner,
     )
     try:
         lock.acquire()
@@ -86,15 +84,11 @@ def _acquire(safe: SafeFolder) -> FileLock | None:
     return lock
 
 
-def _require_plain(safe: SafeFolder, info: os.stat_result) -> None:
-    problem = problem_of(info)
-    if problem:
-        raise StorageError(f"{safe.path / NAME} {problem}; remove it")
-
-
-def _write_owner(safe: SafeFolder, descriptor: int) -> None:
+def _write_owner(descriptor: int) -> None:
     """Write the number of this process to the lock file, for the message of the next one."""
-    _require_plain(safe, os.fstat(descriptor))
+    problem = problem_of(os.fstat(descriptor))  # the entry may have been replaced meanwhile
+    if problem:
+        raise StorageError(f"{NAME} {problem}; remove it")
     with contextlib.suppress(OSError):  # a full disk: the lock is held all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +25,17 @@ from remembering.state import ReplayMemory
 from remembering.storage.manifest import FileEntry, Manifest, files_of
 
 
+def artifact_key(kind: str, number: int = 0) -> str:
+    """Return what identifies an artifact within a state, whatever its content."""
+    return f"{kind}/{number}"
+
+
 @dataclass(frozen=True)
 class Artifact:
     """A part of a state that is encoded and hashed already.
 
     Attributes:
-        value: What was encoded; None for adapters, which their number identifies.
+        value: What was encoded. None for adapters, which never change once they have a number.
         path: The file, or the directory of the files.
         files: The files by their path in the model folder.
     """
@@ -100,10 +106,7 @@ class StoredAdapter:
         self._weights = StoredFile(folder, weights, manifest.files[weights])
 
     def __call__(self) -> Adapter:
-        adapter = unpack_peft(self.files(), self._path, self._backbone)
-        if not (adapter.a.isfinite().all() and adapter.b.isfinite().all()):
-            raise StorageError(f"{self._path} cannot be used: it contains NaN or infinite values")
-        return adapter
+        return decode_adapter(self.files(), self._path, self._backbone)
 
     def files(self) -> dict[str, bytes]:
         """Return the content of the two files."""
@@ -134,13 +137,21 @@ class StoredReplay:
         return decode_memory(self.file(), self._path).images
 
 
+def decode_adapter(files: Mapping[str, bytes], path: Path, backbone: Backbone) -> Adapter:
+    """Return the adapter in PEFT's two files."""
+    adapter = unpack_peft(files, path, backbone)
+    if not (adapter.a.isfinite().all() and adapter.b.isfinite().all()):
+        raise unusable(path, "it contains NaN or infinite values")
+    return adapter
+
+
 def encode_expert(expert: Expert) -> bytes:
     """Return the file of an expert, or of what all experts have in common."""
     data: bytes = save_tensors({key: value.cpu().contiguous() for key, value in expert.items()})
     return data
 
 
-def decode_expert(data: bytes, path: object, device: torch.device) -> dict[str, Tensor]:
+def decode_expert(data: bytes, path: Path, device: torch.device) -> dict[str, Tensor]:
     """Return the expert in a file."""
     tensors, _ = _decode(data, path)
     return {key: value.to(device) for key, value in tensors.items()}
@@ -155,29 +166,29 @@ def encode_head(head: Head) -> bytes:
     return data
 
 
-def decode_head(data: bytes, path: object, backbone: Backbone) -> Head:
+def decode_head(data: bytes, path: Path, backbone: Backbone) -> Head:
     """Return the head in a file."""
     tensors, metadata = _decode(data, path)
     classes = _labels(metadata, "classes", path)
     expected = {"columns"} if "weight" not in tensors else {"columns", "weight", "bias"}
     columns = tensors.get("columns")
     if set(tensors) != expected or columns is None or not classes:
-        raise _unusable(path, "it does not contain the tensors of a head")
+        raise unusable(path, "it does not contain the tensors of a head")
     if columns.dtype != torch.int64 or columns.shape != (len(classes),):
-        raise _unusable(path, "its columns do not fit its classes")
+        raise unusable(path, "its columns do not fit its classes")
     if "weight" not in tensors:
         if len({*columns.tolist()}) < len(classes) or int(columns.min()) < 0:
-            raise _unusable(path, "its columns are not distinct outputs of the classifier")
+            raise unusable(path, "its columns are not distinct outputs of the classifier")
         try:
             return Head.frozen(classes, columns.tolist(), backbone)
         except RememberingError as error:
-            raise _unusable(path, str(error)) from error
+            raise unusable(path, str(error)) from error
     weight, bias = tensors["weight"], tensors["bias"]
     shapes = (weight.shape, bias.shape) == ((len(classes), backbone.dim), (len(classes),))
     if not shapes or {weight.dtype, bias.dtype} != {torch.float32}:
-        raise _unusable(path, "its shape does not fit its classes and the backbone")
+        raise unusable(path, "its shape does not fit its classes and the backbone")
     if columns.tolist() != list(range(len(classes))):
-        raise _unusable(path, "its columns do not fit its classes")
+        raise unusable(path, "its columns do not fit its classes")
     return Head(classes, weight.to(backbone.device), bias.to(backbone.device), columns)
 
 
@@ -188,40 +199,41 @@ def encode_memory(memory: ReplayMemory) -> bytes:
     return data
 
 
-def decode_memory(data: bytes, path: object) -> ReplayMemory:
+def decode_memory(data: bytes, path: Path) -> ReplayMemory:
     """Return the replay memory in a file."""
     tensors, metadata = _decode(data, path)
     labels, images = _labels(metadata, "labels", path, distinct=False), tensors.get("images")
     if len(tensors) != 1 or images is None or images.dtype != torch.uint8 or images.ndim != 4:
-        raise _unusable(path, "it does not contain images (n, channels, height, width) of uint8")
+        raise unusable(path, "it does not contain images (n, channels, height, width) of uint8")
     if len(images) != len(labels) or images.shape[1] not in (1, 3) or not images.numel():
-        raise _unusable(path, f"images of shape {tuple(images.shape)} do not fit its labels")
+        raise unusable(path, f"images of shape {tuple(images.shape)} do not fit its labels")
     return ReplayMemory(images, labels)
 
 
-def _decode(data: bytes, path: object) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _decode(data: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors, metadata = decode_tensors(data)
     except ValueError as error:
-        raise _unusable(path, reason(error)) from error
+        raise unusable(path, reason(error)) from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise _unusable(path, f"{name} contains NaN or infinite values")
+            raise unusable(path, f"{name} contains NaN or infinite values")
     return tensors, metadata
 
 
 def _labels(
-    metadata: Mapping[str, str], key: str, path: object, *, distinct: bool = True
+    metadata: Mapping[str, str], key: str, path: Path, *, distinct: bool = True
 ) -> tuple[Label, ...]:
     try:
         labels = json.loads(metadata[key])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _unusable(path, f"its metadata has no {key}") from error
+        raise unusable(path, f"its metadata has no {key}") from error
     kinds = {type(label) for label in labels} if isinstance(labels, list) else {None}
     if not (kinds <= {str} or kinds <= {int}) or (distinct and len({*labels}) < len(labels)):
-        raise _unusable(path, f"its {key} are not labels of one type")
+        raise unusable(path, f"its {key} are not labels of one type")
     return tuple(labels)
 
 
-def _unusable(path: object, problem: str) -> StorageError:
+def unusable(path: Path, problem: str) -> StorageError:
+    """Return the error for a file that is as it was saved, but makes no sense."""
     return StorageError(f"{path} cannot be used: {problem}")

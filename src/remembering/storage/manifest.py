@@ -1,17 +1,18 @@
 """The manifest of a model folder: everything about a state except its tensors.
 
-    MODEL_DIR/
-      manifest.json                      settings, tasks, gate; SHA-256 and size of every file
-      manifest.previous.json             the manifest before the last save
-      adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
-      heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
-      routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common
-      memory/NUMBER-HASH.safetensors     replay images, if there is a capacity
+MODEL_DIR/
+  manifest.json                      settings, tasks, gate; SHA-256 and size of every file
+  manifest.previous.json             the manifest before the last save
+  adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
+  heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
+  routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common
+  memory/NUMBER-HASH.safetensors     replay images, if there is a capacity
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -167,15 +168,15 @@ def in_use(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     safe = SafeFolder(folder)
-    for name, info in safe.entries().items():
+
+    def ours(name: str, info: os.stat_result) -> bool:
         if stat.S_ISREG(info.st_mode):
-            if name != LOCK and not is_checkpoint(name) and not is_unfinished(name):
-                return True
-        elif name not in DIRECTORIES or not stat.S_ISDIR(info.st_mode):
-            return True
-        elif not all(is_artifact_name(name, n) or is_unfinished(n) for n in safe.entries(name)):
-            return True
-    return False
+            return name == LOCK or is_checkpoint(name) or is_unfinished(name)
+        if name not in DIRECTORIES or not stat.S_ISDIR(info.st_mode):
+            return False
+        return all(is_artifact_name(name, n) or is_unfinished(n) for n in safe.entries(name))
+
+    return not all(ours(name, info) for name, info in safe.entries().items())
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:

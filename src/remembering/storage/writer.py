@@ -149,9 +149,9 @@ def _replaceable(
         )
     if current.model_id == saved.model_id:
         raise StorageError(
-            f"another process has saved to {folder.path} since this model was loaded or saved "
-            f"there (generation {current.generation}); load it again and learn on that, or save "
-            "to another folder"
+            f"a newer state (generation {current.generation}) was saved to {folder.path} since "
+            "this model was loaded or saved there; load it again and learn on that, or save to "
+            "another folder"
         )
     raise StorageError(
         f"{folder.path} holds another model; save to another folder, or with overwrite=True"

@@ -161,7 +161,7 @@ def test_a_state_that_could_not_be_loaded_is_not_saved(backbone: Backbone, tmp_p
     before = snapshot(tmp_path)
     model.learn(make_task(2, ("x", "y")))
     model.state.heads[2].weight[0, 0] = torch.nan
-    with pytest.raises(StorageError, match="not saved.*heads/0002.*weight contains NaN"):
+    with pytest.raises(StorageError, match=r"not saved.*heads/0002.*weight contains NaN"):
         model.save(tmp_path)
     assert snapshot(tmp_path).items() >= before.items()
     assert len(RememberingTransformer.load(tmp_path).tasks) == 2
@@ -399,7 +399,7 @@ def test_a_manifest_of_1000_tasks_is_written_quickly(folder: Path) -> None:
         tasks.append(
             task
             | {k: names[k] for k in ("expert", "memory")}
-            | dict(number=n, name=str(n), adapter=n)
+            | {"number": n, "name": str(n), "adapter": n}
         )
         adapters[str(n)] = {k: names[k] for k in ("folder", "head")}
         listed = [names["expert"], names["memory"], names["head"]]

@@ -112,9 +112,7 @@ def save(
                 safe.write(PREVIOUS, before[0])
             safe.write(MANIFEST, data)
         _remove_unlisted(safe, manifest, writer.written)
-        after = replace(
-            saved, generation=manifest.generation, artifacts=writer.artifacts, incomplete=None
-        )
+        after = replace(saved, generation=manifest.generation, artifacts=writer.artifacts)
         if state.adapters.cache.max_bytes is not None:
             state = _with_sources(state, backbone, safe, manifest)
         return state, after

@@ -196,6 +196,8 @@ NUMBERS: list[Case] = [
         for kind in ("adapter", "features")
         for value in (math.nan, -math.inf)
     ),
+    ("gaussian", lambda f: f.tensors("adapter", too_large), "probabilities are not finite"),
+    ("gaussian", lambda f: f.tensors("features", too_large), "features of the router are not fin"),
     ("gaussian", put("expert", "counts", first(0)), "counts are not numbers of images"),
     ("gaussian", put("expert", "counts", first(-3)), "counts are not numbers of images"),
     ("gaussian", put("expert", "calibration_targets", first(2)), "not classes of the task"),
@@ -370,6 +372,11 @@ MANIFESTS: list[Case] = [
 
 def poison(tensors: dict[str, Tensor], value: float) -> None:
     first(value)(next(iter(tensors.values())))
+
+
+def too_large(tensors: dict[str, Tensor]) -> None:
+    for tensor in tensors.values():
+        tensor.fill_(1e30)
 
 
 def widen(tensors: dict[str, Tensor]) -> None:

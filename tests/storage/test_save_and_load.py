@@ -20,7 +20,8 @@ from remembering.errors import RememberingError, StorageError
 from remembering.model import RememberingTransformer
 from remembering.runtime.files import SafeFolder
 from remembering.storage import reader
-from remembering.storage.manifest import Manifest, in_use, parse_manifest, read_manifest
+from remembering.storage.layout import in_use
+from remembering.storage.manifest import Manifest, parse_manifest, read_manifest
 from remembering.storage.verify import verify
 
 pytestmark = pytest.mark.unit

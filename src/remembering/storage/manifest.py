@@ -1,4 +1,4 @@
-"""The manifest of a model folder: everything about a state except its tensors.
+"""The manifest of a model folder: everything about a state except its tensors. Imports no torch.
 
 MODEL_DIR/
   manifest.json                      settings, tasks, gate; SHA-256 and size of every file
@@ -12,25 +12,22 @@ MODEL_DIR/
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from remembering import schema
-from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from remembering.config import Settings
 from remembering.errors import RememberingError, StorageError, reason
-from remembering.learning.checkpoint import is_checkpoint
-from remembering.runtime.files import SafeFolder, is_unfinished
-from remembering.runtime.lock import NAME as LOCK
+from remembering.runtime.files import SafeFolder
 
 VERSION = 4
 MANIFEST, PREVIOUS = "manifest.json", "manifest.previous.json"
 DIRECTORIES = ("adapters", "heads", "routers", "memory")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""PEFT's names of the files of an adapter."""
 MAX_BYTES = 256 * 1024**2
 """Largest manifest that is read; 1,000 tasks take about one megabyte."""
 SHARED_SUFFIX, FEATURES_SUFFIX = "-shared", "-features"
@@ -91,7 +88,8 @@ class Manifest:
     Attributes:
         format: Identifies the format.
         version: Version of the format.
-        model_id: Random; the same for all saves of a model.
+        model_id: Hash of the first save; the same for all saves of a model. Not random, so that
+            equal runs write equal files.
         generation: Number of saves of the model so far.
         backbone: The backbone that the model was learned on.
         settings: How tasks are learned.
@@ -148,7 +146,7 @@ def artifact_path(directory: str, number: int, digest: str, suffix: str = "") ->
 def files_of(path: str) -> tuple[str, ...]:
     """Return the paths of the files of an artifact."""
     if path.startswith("adapters/"):
-        return (f"{path}/{CONFIG_FILE}", f"{path}/{WEIGHTS_FILE}")
+        return tuple(f"{path}/{name}" for name in ADAPTER_FILES)
     return (path,)
 
 
@@ -161,22 +159,6 @@ def is_artifact_name(directory: str, name: str) -> bool:
 def is_model(folder: Path) -> bool:
     """Return whether a folder has a manifest, readable or not."""
     return folder.is_dir() and SafeFolder(folder).stat(MANIFEST) is not None
-
-
-def in_use(folder: Path) -> bool:
-    """Return whether a folder without a manifest holds anything but an interrupted first save."""
-    if not folder.is_dir():
-        return False
-    safe = SafeFolder(folder)
-
-    def ours(name: str, info: os.stat_result) -> bool:
-        if stat.S_ISREG(info.st_mode):
-            return name == LOCK or is_checkpoint(name) or is_unfinished(name)
-        if name not in DIRECTORIES or not stat.S_ISDIR(info.st_mode):
-            return False
-        return all(is_artifact_name(name, n) or is_unfinished(n) for n in safe.entries(name))
-
-    return not all(ours(name, info) for name, info in safe.entries().items())
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:

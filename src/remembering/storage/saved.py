@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +13,7 @@ class SavedModel:
     """Identity of a model and its last load or save.
 
     Attributes:
-        model_id: Random; the same for all saves of the model.
+        model_id: Identifies the model; empty before the first save.
         generation: Number of saves so far.
         artifacts: Artifacts that are encoded and hashed already, by key.
         ancestors: SHA-256 of the manifests that the state descends from, which a save may replace.
@@ -22,7 +21,7 @@ class SavedModel:
         incomplete: SHA-256 of the manifest from which damaged tasks were left out, if any were.
     """
 
-    model_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    model_id: str = ""
     generation: int = 0
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     ancestors: set[str] = field(default_factory=set)

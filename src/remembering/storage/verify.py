@@ -5,24 +5,12 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
-from remembering.learning.checkpoint import is_checkpoint
-from remembering.runtime.files import SafeFolder, is_unfinished, problem_of
-from remembering.runtime.lock import NAME as LOCK
-from remembering.storage.hub import CARD
-from remembering.storage.manifest import (
-    DIRECTORIES,
-    MANIFEST,
-    PREVIOUS,
-    is_artifact_name,
-    parse_manifest,
-    read_manifest_bytes,
-)
+from remembering.runtime.files import SafeFolder, problem_of
+from remembering.storage.layout import kind_of
+from remembering.storage.manifest import MANIFEST, parse_manifest, read_manifest_bytes
 from remembering.storage.reader import damaged_files
 
-_FILES = {MANIFEST, PREVIOUS, LOCK, CARD, ".gitattributes"}
 _IGNORED = ".cache"  # downloads from the hub keep their records there
 
 
@@ -51,7 +39,7 @@ def _foreign(folder: SafeFolder, directory: str = "") -> Iterator[str]:
         path = f"{directory}/{name}" if directory else name
         if path == _IGNORED and stat.S_ISDIR(info.st_mode):
             continue
-        kind = _kind(path)
+        kind = kind_of(path)
         problem = "does not belong to a model"
         if kind is not None:
             problem = problem_of(info, directory=kind == "directory") or ""
@@ -60,16 +48,3 @@ def _foreign(folder: SafeFolder, directory: str = "") -> Iterator[str]:
             yield f"{folder.path}/{shown} {problem}; remove it"
         elif kind == "directory":
             yield from _foreign(folder, path)
-
-
-def _kind(path: str) -> Literal["file", "directory"] | None:
-    """Return what this library writes under a path, if anything."""
-    directory, *rest = path.split("/")
-    name = path.rpartition("/")[2]
-    if is_unfinished(name) or (not rest and (name in _FILES or is_checkpoint(name))):
-        return "file"
-    if not rest:
-        return "directory" if name in DIRECTORIES else None
-    if len(rest) == 1 and is_artifact_name(directory, name):
-        return "directory" if directory == "adapters" else "file"
-    return "file" if len(rest) == 2 and name in (CONFIG_FILE, WEIGHTS_FILE) else None

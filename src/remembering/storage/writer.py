@@ -34,6 +34,7 @@ from remembering.storage.artifacts import (
     encode_memory,
     read_verified,
 )
+from remembering.storage.layout import in_use
 from remembering.storage.manifest import (
     DIRECTORIES,
     FEATURES_SUFFIX,
@@ -48,7 +49,6 @@ from remembering.storage.manifest import (
     TaskEntry,
     artifact_path,
     files_of,
-    in_use,
     is_artifact_name,
     parse_manifest,
     read_manifest,
@@ -97,22 +97,33 @@ def save(
             safe.require_plain(name)
         for name in DIRECTORIES:
             safe.require_plain(name, directory=True)
-        before = _replaceable(safe, saved, overwrite)
-        current = before and before[1]
+        before, current = _replaceable(safe, saved, overwrite)
         writer = _Writer(state, backbone, safe, saved.artifacts, current.files if current else {})
-        generation = max(saved.generation, current.generation if current else 0) + 1
-        manifest = writer.write(saved.model_id, generation)
-        if current is not None and replace(manifest, generation=current.generation) == current:
-            manifest = current  # nothing has changed
-        else:
+        manifest = writer.write()
+        related = sha256(before) in saved.ancestors
+        if current is not None and (related or current.model_id == saved.model_id):
+            manifest = replace(manifest, model_id=current.model_id, generation=current.generation)
+        if manifest != current:
+            manifest = replace(
+                manifest,
+                model_id=saved.model_id or manifest.model_id or sha256(manifest.encode())[:32],
+                generation=max(saved.generation, manifest.generation) + 1,
+            )
             data = manifest.encode()
             parse_manifest(data, safe.path / MANIFEST)
             saved.ancestors.add(sha256(data))
-            if before is not None and current is not None:
-                safe.write(PREVIOUS, before[0])
+            if current is not None:
+                safe.write(PREVIOUS, before)
             safe.write(MANIFEST, data)
+        else:  # nothing has changed
+            saved.ancestors.add(sha256(before))
         _remove_unlisted(safe, manifest, writer.written)
-        after = replace(saved, generation=manifest.generation, artifacts=writer.artifacts)
+        after = replace(
+            saved,
+            model_id=manifest.model_id,
+            generation=manifest.generation,
+            artifacts=writer.artifacts,
+        )
         if state.adapters.cache.max_bytes is not None:
             state = _with_sources(state, backbone, safe, manifest)
         return state, after
@@ -120,10 +131,10 @@ def save(
 
 def _replaceable(
     folder: SafeFolder, saved: SavedModel, overwrite: bool
-) -> tuple[bytes, Manifest | None] | None:
-    """Return the manifest that a save may replace, with its content, or None if there is none.
+) -> tuple[bytes, Manifest | None]:
+    """Return the content of the manifest that a save may replace, and the manifest.
 
-    The manifest is None if it is damaged, or of another version, and may be replaced.
+    The manifest is None if there is none, or if it is damaged or of another version.
     """
     path = folder.path / MANIFEST
     if folder.stat(MANIFEST) is None:
@@ -132,7 +143,7 @@ def _replaceable(
                 f"{folder.path} holds no model ({MANIFEST} is missing), but other files; give a "
                 "new folder"
             )
-        return None
+        return b"", None
     data = read_manifest_bytes(folder)
     if overwrite or sha256(data) in saved.ancestors:
         try:
@@ -172,8 +183,8 @@ class _Writer:
         self.artifacts: dict[str, Artifact] = {}
         self.written: set[str] = set()
 
-    def write(self, model_id: str, generation: int) -> Manifest:
-        """Write and verify everything but the manifest, and return the manifest."""
+    def write(self) -> Manifest:
+        """Write and verify everything but the manifest; return it without id and generation."""
         state = self.state
         adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in state.adapters}
         tasks = [
@@ -194,8 +205,8 @@ class _Writer:
         return Manifest(
             "remembering-model",
             VERSION,
-            model_id,
-            generation,
+            "",
+            0,
             BackboneReference(
                 _portable_name(self.backbone.name),
                 self.backbone.image_size,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from remembering.report.published import TABLE_1
 from support import make_task
 
 from remembering.backbones.backbone import Backbone
@@ -14,7 +15,6 @@ from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.report.published import TABLE_1
 
 from .example import DIGITS, SETTINGS, STREAM, made, same, taught
 

@@ -24,7 +24,7 @@ from remembering.data.decoding import read_image
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.storage.manifest import read_manifest
-from remembering.storage.store import verify
+from remembering.storage.verify import verify
 
 SPAWN = multiprocessing.get_context("spawn")
 

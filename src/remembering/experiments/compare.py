@@ -30,7 +30,7 @@ from remembering.runtime.distributed import current
 from remembering.runtime.lock import only_writer
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.tracking import check_tracker, tracked
-from remembering.storage.store import in_use
+from remembering.storage.layout import in_use
 
 
 def run_experiment(

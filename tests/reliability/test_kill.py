@@ -36,7 +36,7 @@ def command(out: Path) -> list[str]:
 def outcome(out: Path) -> dict[str, object]:
     """Every file of the model, and the results apart from times."""
     results = json.loads((out / "results.json").read_text())
-    for key in ("seconds", "seconds_learning"):
+    for key in ("seconds", "seconds_learning", "images_per_second"):
         results.pop(key)
     files = {
         str(path.relative_to(out)): path.read_bytes()

@@ -136,7 +136,7 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
         from remembering.errors import RememberingError
 
         with launched() as distributed:
-            assert current() is distributed and (distributed.processes, distributed.parts) == (2, 3)
+            assert current() is distributed and (distributed.processes, distributed.accumulation_steps) == (2, 3)
             assert distributed.about() == {"processes": 2, "mixed_precision": "bf16"}
             with distributed.autocast():
                 assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
@@ -219,7 +219,7 @@ def learn(backbone: Backbone, distributed: Distributed) -> tuple[list[float], Ad
 
 def test_gradients_accumulate_to_those_of_the_batch(backbone: Backbone) -> None:
     distributed = Distributed()
-    distributed.parts = 3
+    distributed.accumulation_steps = 3
     losses, adapter = learn(backbone, Distributed())
     in_parts, same = learn(backbone, distributed)
     assert len(losses) == 12

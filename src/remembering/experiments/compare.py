@@ -16,11 +16,10 @@ from remembering import schema
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES
 from remembering.baselines.features import FeatureCache
-from remembering.data.streams.stream import Stream
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
 from remembering.experiments.folder import CONFIG, LOGS, RunFolder, read_config
-from remembering.experiments.methods import METHODS, Method, find_method, parse_options
+from remembering.experiments.methods import METHODS, Context, Method, find_method, parse_options
 from remembering.experiments.result import RunResult
 from remembering.experiments.run import run
 from remembering.experiments.spec import MODEL, Experiment, RunConfig, with_seed
@@ -161,19 +160,16 @@ class _Plan:
         )
         return cls(config, method, RunFolder(folder, method.state), keep_state)
 
-    def new(self, stream: Stream, backbone: Backbone, cache: FeatureCache) -> Learner:
-        options = self.method.options(self.config.options, stream)
-        return self.method.new(self.config.settings, stream, backbone, cache, options)
+    def new(self, context: Context) -> Learner:
+        return self.method.new(context, self.method.options(self.config.options, context.stream))
 
-    def resumed(
-        self, stream: Stream, backbone: Backbone, cache: FeatureCache, progress: Progress
-    ) -> Learner:
+    def resumed(self, context: Context, progress: Progress) -> Learner:
         """Return the learner after the tasks that are done; start again if that is damaged."""
         distributed, learner = current(), None
         try:
             scored = len(self.folder.read_progress().scores)
             if scored or self.folder.state_path.exists():
-                learner = self.method.load(self.folder.state_path, backbone, cache)
+                learner = self.method.load(self.folder.state_path, context)
                 if not 0 <= learner.learned - scored <= 1:
                     raise RememberingError(
                         f"{self.folder.state_path} has learned {learner.learned} tasks, but the "
@@ -184,29 +180,22 @@ class _Plan:
             progress.say(f"{self.folder.path} starts again, because {error}")
         if distributed.agree(learner is None, "state of the run"):
             distributed.on_main(self.folder.restart)
-        return self.new(stream, backbone, cache) if learner is None else learner
+        return self.new(context) if learner is None else learner
 
-    def run(
-        self,
-        stream: Stream,
-        backbone: Backbone,
-        cache: FeatureCache,
-        save_steps: int,
-        progress: Progress,
-    ) -> RunResult:
+    def run(self, context: Context, save_steps: int, progress: Progress) -> RunResult:
         current().on_main(lambda: self.folder.open(self.config))
         return run(
-            self.resumed(stream, backbone, cache, progress),
-            stream,
-            self.method.evaluator(self.config.settings, backbone),
+            self.resumed(context, progress),
+            context.stream,
+            self.method.evaluator(context),
             config=self.config,
-            method=self.method.info(self.method.options(self.config.options, stream)),
-            backbone=backbone,
+            method=self.method.info(self.method.options(self.config.options, context.stream)),
+            backbone=context.backbone,
             folder=self.folder,
             every_task=self.method.every_task,
             keep_state=self.keep_state,
             save_steps=save_steps,
-            cache=cache,
+            cache=context.cache,
             progress=progress,
         )
 
@@ -237,13 +226,13 @@ def _execute(
                 i for i, plan in enumerate(plans) if plan.config.seed == seed and not results[i]
             ]
             with distributed.local_main_first():
-                stream, cache = make_stream(plans[left[0]].config.settings), FeatureCache()
+                experiment = plans[left[0]].config.settings
+                context = Context(experiment, make_stream(experiment), backbone, FeatureCache())
             for i in left:  # before any of them starts: raises if one cannot run
-                plans[i].new(stream, backbone, cache)
-                plans[i].method.evaluator(settings, backbone)
+                plans[i].new(context)
+                plans[i].method.evaluator(context)
             for i in left:
-                seen = observed(plans[i])
-                result = plans[i].run(stream, backbone, cache, save_steps, seen)
+                result = plans[i].run(context, save_steps, observed(plans[i]))
                 results[i] = result
                 step(1, _time_left(plans, results))
                 progress.say(_line(result, plans, results))

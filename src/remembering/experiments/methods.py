@@ -15,7 +15,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.exemplars import PER_CLASS
 from remembering.baselines.features import FeatureCache
-from remembering.config import RouterSettings
+from remembering.config import RouterSettings, Settings
 from remembering.data.streams.stream import Stream
 from remembering.errors import RememberingError
 from remembering.evaluation.evaluator import Evaluator
@@ -25,6 +25,22 @@ from remembering.learner import Learner
 from remembering.model import RememberingTransformer
 
 Options = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all runs of an experiment with one seed share."""
+
+    experiment: Experiment
+    stream: Stream
+    backbone: Backbone
+    cache: FeatureCache
+
+    @property
+    def settings(self) -> Settings:
+        """How adapters are trained."""
+        epochs = self.experiment.epochs(len(self.stream.tasks))
+        return replace(self.experiment.learning, epochs=epochs)
 
 
 @dataclass(frozen=True)
@@ -50,14 +66,7 @@ class Method(ABC):
     state: ClassVar[str]
 
     @abstractmethod
-    def new(
-        self,
-        experiment: Experiment,
-        stream: Stream,
-        backbone: Backbone,
-        cache: FeatureCache,
-        options: Options,
-    ) -> Learner:
+    def new(self, context: Context, options: Options) -> Learner:
         """Return a learner before its first task.
 
         Raises:
@@ -65,11 +74,11 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
+    def load(self, path: Path, context: Context) -> Learner:
         """Read what the learner saved."""
 
     @abstractmethod
-    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+    def evaluator(self, context: Context) -> Evaluator:
         """Return the evaluator of the learner."""
 
     def options(self, overrides: Options, stream: Stream) -> dict[str, float]:
@@ -110,21 +119,13 @@ class BaselineMethod(Method):
         facts = (kind.title, kind.reference, kind.stores, kind.published)
         return cls(*facts, kind.defaults, kind.every_task, kind)
 
-    def new(
-        self,
-        experiment: Experiment,
-        stream: Stream,
-        backbone: Backbone,
-        cache: FeatureCache,
-        options: Options,
-    ) -> Learner:
-        settings = replace(experiment.learning, epochs=experiment.epochs(len(stream.tasks)))
-        return self.kind(backbone, settings, cache, **options)
+    def new(self, context: Context, options: Options) -> Learner:
+        return self.kind(context.backbone, context.settings, context.cache, **options)
 
-    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
-        return self.kind.load(path, backbone=backbone, cache=cache)
+    def load(self, path: Path, context: Context) -> Learner:
+        return self.kind.load(path, backbone=context.backbone, cache=context.cache)
 
-    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+    def evaluator(self, context: Context) -> Evaluator:
         return Evaluator()
 
 
@@ -153,26 +154,19 @@ class Ours(Method):
         stores = "one adapter, one head and one generative model per task"
         return cls(title, f"{paper}arXiv:2404.07518", stores, "Ours", {}, True, router, units)
 
-    def new(
-        self,
-        experiment: Experiment,
-        stream: Stream,
-        backbone: Backbone,
-        cache: FeatureCache,
-        options: Options,
-    ) -> Learner:
-        epochs = experiment.epochs(len(stream.tasks))
-        settings = replace(experiment.learning, epochs=epochs, router=self.router(experiment))
-        return RememberingTransformer(backbone, settings)
+    def new(self, context: Context, options: Options) -> Learner:
+        settings = replace(context.settings, router=self.router(context.experiment))
+        return RememberingTransformer(context.backbone, settings)
 
-    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
-        return RememberingTransformer.load(path, backbone=backbone)
+    def load(self, path: Path, context: Context) -> Learner:
+        return RememberingTransformer.load(path, backbone=context.backbone)
 
-    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+    def evaluator(self, context: Context) -> Evaluator:
         if self.units is not None:
             return Evaluator(self.units)
-        compared = experiment.compared and experiment.compared.resolved(backbone.depth)
-        return Evaluator(experiment.units, compared)
+        compared = context.experiment.compared
+        depth = context.backbone.depth
+        return Evaluator(context.experiment.units, compared and compared.resolved(depth))
 
 
 def published_router(experiment: Experiment) -> RouterSettings:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from remembering.experiments.published import Published, published_method
 from remembering.experiments.result import RunResult, UnitResult
 from remembering.report.groups import (
+    ExperimentResults,
     Seeds,
     Statistic,
     command_line,
@@ -74,7 +75,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ExperimentResults):
     """All methods on one experiment, the most accurate first. Use `of` to make one."""
 
     rows: tuple[Row, ...]
@@ -87,28 +88,8 @@ class Comparison:
 
     @property
     def first(self) -> RunResult:
-        """One of the results, for everything that all have in common."""
+        """A result of the most accurate method."""
         return self.rows[0].first
-
-    @property
-    def experiment(self) -> str:
-        """Name of the experiment."""
-        return self.first.config.experiment
-
-    @property
-    def small(self) -> bool:
-        """Whether these are the experiment's smaller settings."""
-        return self.first.config.small
-
-    @property
-    def title(self) -> str:
-        """The experiment, and whether it is the small version."""
-        return f"{self.experiment}{' (small)' if self.small else ''}"
-
-    @property
-    def backbone(self) -> str:
-        """Name of the backbone."""
-        return self.first.backbone
 
     @property
     def seeds(self) -> list[int]:

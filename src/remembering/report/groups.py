@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,8 +120,47 @@ class Seeds:
         return self.curve(lambda result: result.units[unit].accuracy_after)
 
 
+class ExperimentResults(ABC):
+    """Results of one experiment with the same settings; `first` is one of them."""
+
+    @property
+    @abstractmethod
+    def first(self) -> RunResult:
+        """One of the results, for everything that all have in common."""
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment."""
+        return self.first.config.experiment
+
+    @property
+    def description(self) -> str:
+        """What the experiment shows."""
+        return self.first.config.settings.description
+
+    @property
+    def variant(self) -> str | None:
+        """Variant of the experiment."""
+        return self.first.config.variant
+
+    @property
+    def small(self) -> bool:
+        """Whether these are the experiment's smaller settings."""
+        return self.first.config.small
+
+    @property
+    def backbone(self) -> str:
+        """Name of the backbone."""
+        return self.first.backbone
+
+    @property
+    def title(self) -> str:
+        """The experiment, its variant, and whether it is the small version."""
+        return _title(self.first)
+
+
 @dataclass(frozen=True)
-class Group:
+class Group(ExperimentResults):
     """An experiment over seeds: the model's results, and those of the baselines beside it."""
 
     model: Seeds
@@ -155,26 +195,6 @@ class Group:
         return tuple(map(Statistic.of, zip(*map(values, self.routing), strict=True)))
 
     @property
-    def experiment(self) -> str:
-        """Name of the experiment."""
-        return self.first.config.experiment
-
-    @property
-    def variant(self) -> str | None:
-        """Variant of the experiment."""
-        return self.first.config.variant
-
-    @property
-    def small(self) -> bool:
-        """Whether these are the experiment's smaller settings."""
-        return self.first.config.small
-
-    @property
-    def backbone(self) -> str:
-        """Name of the backbone."""
-        return self.first.backbone
-
-    @property
     def seeds(self) -> tuple[int, ...]:
         """Seeds of the model's results."""
         return self.model.seeds
@@ -199,11 +219,6 @@ class Group:
     def task_count(self) -> int:
         """Number of tasks."""
         return len(self.first.tasks)
-
-    @property
-    def title(self) -> str:
-        """The experiment, its variant, and whether it is the small version."""
-        return _title(self.first)
 
     @property
     def settings(self) -> str:

@@ -33,8 +33,8 @@ def results_markdown(
         parts.append(f"## {markdown_text(experiment)}")
         description = None
         for group in members:
-            if group.first.config.settings.description != description:
-                description = group.first.config.settings.description
+            if group.description != description:
+                description = group.description
                 parts.append(markdown_text(description))
             parts += _section(group)
     if comparisons:

@@ -13,6 +13,7 @@ from html import escape
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from jinja2 import Environment, StrictUndefined
@@ -48,46 +49,6 @@ class Plot:
     name: str
     caption: str
     drawing: Markup
-
-
-@dataclass(frozen=True)
-class Section:
-    """What the page shows of one group."""
-
-    anchor: str
-    group: Group
-    headline: list[tuple[str, str, str]]
-    units: Markup
-    plots: list[Plot]
-    novelty: Markup
-    tasks: Markup
-    configuration: str
-    seeds: str
-    environment: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """The groups of one experiment, its descriptions, and what the paper prints for it."""
-
-    experiment: str
-    descriptions: list[str]
-    sections: list[Section]
-    variants: Plot | None
-    published: Markup | None
-
-
-@dataclass(frozen=True)
-class ComparisonSection:
-    """What the page shows of one comparison of methods."""
-
-    anchor: str
-    title: str
-    description: str
-    settings: str
-    table: Markup
-    plots: list[Plot]
-    methods: Markup
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
@@ -178,16 +139,16 @@ def _footprint(groups: list[Group], drawer: _Drawer) -> Plot:
     )
 
 
-def _comparison(comparison: Comparison, drawer: _Drawer) -> ComparisonSection:
+def _comparison(comparison: Comparison, drawer: _Drawer) -> dict[str, Any]:
     name = drawer.unique(comparison.slug)
     numbers = spread_text(comparison)
-    return ComparisonSection(
-        anchor=name,
-        title=f"{comparison.title}: comparison of methods",
-        description=comparison.first.config.settings.description,
-        settings=comparison.settings,
-        table=_html(comparison_table(comparison)),
-        plots=[
+    return {
+        "anchor": name,
+        "title": f"{comparison.title}: comparison of methods",
+        "description": comparison.description,
+        "settings": comparison.settings,
+        "table": _html(comparison_table(comparison)),
+        "plots": [
             drawer.draw(
                 method_curves(comparison),
                 f"{name}-accuracy",
@@ -203,20 +164,19 @@ def _comparison(comparison: Comparison, drawer: _Drawer) -> ComparisonSection:
                 numbers,
             ),
         ],
-        methods=_html(methods_table(comparison)),
-    )
+        "methods": _html(methods_table(comparison)),
+    }
 
 
-def _chapter(experiment: str, groups: list[Group], drawer: _Drawer) -> Chapter:
+def _chapter(experiment: str, groups: list[Group], drawer: _Drawer) -> dict[str, Any]:
     printed = published_table(experiment) if any(group.published for group in groups) else None
-    descriptions = [group.first.config.settings.description for group in groups]
-    return Chapter(
-        experiment=experiment,
-        descriptions=list(dict.fromkeys(descriptions)),
-        sections=[_section(group, drawer) for group in groups],
-        variants=_variants(groups, drawer),
-        published=_html(printed) if printed else None,
-    )
+    return {
+        "experiment": experiment,
+        "descriptions": list(dict.fromkeys(group.description for group in groups)),
+        "sections": [_section(group, drawer) for group in groups],
+        "variants": _variants(groups, drawer),
+        "published": _html(printed) if printed else None,
+    }
 
 
 def _variants(groups: list[Group], drawer: _Drawer) -> Plot | None:
@@ -238,7 +198,7 @@ def _variants(groups: list[Group], drawer: _Drawer) -> Plot | None:
     )
 
 
-def _section(group: Group, drawer: _Drawer) -> Section:
+def _section(group: Group, drawer: _Drawer) -> dict[str, Any]:
     name, bands = drawer.unique(group.slug), _bands(group.seeds)
     seeds = " Seeds are averaged after scaling." if len(group.seeds) > 1 else ""
     score = group.routers[0].score_name.capitalize()
@@ -265,18 +225,18 @@ def _section(group: Group, drawer: _Drawer) -> Section:
             f"separated from those of learned tasks, and how many of these are flagged.{bands}",
         ),
     ]
-    return Section(
-        anchor=name,
-        group=group,
-        headline=_headline(group),
-        units=_html(replace(units_table(group), caption=f"{group.title}: by routing unit")),
-        plots=drawn,
-        novelty=_html(novelty_table(group)),
-        tasks=_html(tasks_table(group)),
-        configuration=tomli_w.dumps(schema.write(group.first.config)),
-        seeds=seed_list(group.seeds),
-        environment=_environment(group),
-    )
+    return {
+        "anchor": name,
+        "group": group,
+        "headline": _headline(group),
+        "units": _html(replace(units_table(group), caption=f"{group.title}: by routing unit")),
+        "plots": drawn,
+        "novelty": _html(novelty_table(group)),
+        "tasks": _html(tasks_table(group)),
+        "configuration": tomli_w.dumps(schema.write(group.first.config)),
+        "seeds": seed_list(group.seeds),
+        "environment": _environment(group),
+    }
 
 
 def _headline(group: Group) -> list[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,17 +43,36 @@ class TaskRecord:
     adapter: int
 
 
+class ReplaySource(Protocol):
+    """Reads stored replay images each time it is called."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class ReplayMemory:
-    """Replay images Ξ of a task (uint8), and their labels."""
+    """Replay images Ξ of a task (uint8), or a source that reads them on demand; and their labels.
 
-    images: Tensor
+    Attributes:
+        source: The images, or what reads them.
+        labels: One label per image.
+    """
+
+    source: Tensor | ReplaySource
     labels: tuple[Label, ...]
+
+    @property
+    def images(self) -> Tensor:
+        """The images (n, channels, height, width)."""
+        return self.source if isinstance(self.source, Tensor) else self.source()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the images."""
-        return self.images.nbytes
+        return self.source.nbytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ from remembering.runtime.files import remove_unfinished, write_atomic
 from remembering.runtime.lock import only_writer
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.seeding import permutation
-from remembering.storage.store import in_use
+from remembering.storage.manifest import in_use
 
 TIMED = 256
 """Images that the speed of prediction is measured on."""

@@ -52,8 +52,7 @@ from remembering.runtime.files import remove_unfinished, write_atomic
 from remembering.runtime.lock import only_writer
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.tracking import check_tracker, tracked
-from remembering.storage.manifest import is_model
-from remembering.storage.store import in_use
+from remembering.storage.manifest import in_use, is_model
 
 CONFIG, SCORES, RESULTS, MODEL = "config.toml", "scores.json", "results.json", "model"
 LOGS = "logs"

@@ -191,7 +191,8 @@ def _regroup(
 
 def _encode(state: ModelState, backbone: Backbone, images: Images) -> tuple[Tensor, Tensor]:
     first_layer = state.settings.first_layer
-    return encode(backbone, state.router, state.feature_adapter, first_layer, images)
+    features, tokens = encode(backbone, state.router, state.feature_adapter, first_layer, images)
+    return _require_finite(features, "features of the router"), tokens
 
 
 @torch.inference_mode()
@@ -200,7 +201,18 @@ def _adapt(state: ModelState, backbone: Backbone, tokens: Tensor, adapters: Tens
     active = state.adapters.mixed(adapters)
     tokens = tokens.to(backbone.device)
     last = backbone.finish(tokens, start=state.settings.first_layer, adapters=active)
-    return state.stacked_heads.probabilities(backbone, last, adapters).cpu()
+    probabilities = state.stacked_heads.probabilities(backbone, last, adapters).cpu()
+    return _require_finite(probabilities, "probabilities")
+
+
+def _require_finite(values: Tensor, what: str) -> Tensor:
+    """Refuse to answer with NaN, which the weights of a hostile or damaged model can cause."""
+    if not values.isfinite().all():
+        raise RememberingError(
+            f"the {what} are not finite: the weights of an adapter are too large; restore the "
+            "model from a copy"
+        )
+    return values
 
 
 def _require_tasks(state: ModelState) -> None:

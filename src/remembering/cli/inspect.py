@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 def _verify(folder: Path) -> int:
     from remembering.storage.manifest import read_manifest
-    from remembering.storage.store import verify
+    from remembering.storage.verify import verify
 
     problems = verify(folder)
     for problem in problems:

@@ -54,11 +54,13 @@ def test_a_renamed_class_is_saved(model: RememberingTransformer, tmp_path: Path)
     assert loaded.classes == renamed.classes
 
 
-def test_replay_labels_are_renamed(fused: RememberingTransformer) -> None:
-    state = rename_class(fused.state, "task 2", "c", "x")
-    number = state.task("task 2").number
-    assert set(state.memories[number].labels) == {"x", "d"}
-    relearned = fused.with_state(state)
+def test_stored_replay_labels_are_renamed(fused: RememberingTransformer, tmp_path: Path) -> None:
+    fused.with_state(fused.state).save(tmp_path / "model")
+    stored = RememberingTransformer.load(tmp_path / "model")
+    stored.with_state(rename_class(stored.state, "task 2", "c", "x")).save(tmp_path / "model")
+    relearned = RememberingTransformer.load(tmp_path / "model")
+    number = relearned.state.task("task 2").number
+    assert set(relearned.state.memories[number].labels) == {"x", "d"}
     relearned.learn(make_task(3, ("e", "f")))  # replays the renamed task
     assert "x" in relearned.classes
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from remembering.data.task import Label
 from remembering.errors import RememberingError
-from remembering.state import ModelState
+from remembering.state import ModelState, ReplayMemory
 
 
 def rename_task(state: ModelState, name: str, new_name: str) -> ModelState:
@@ -64,7 +64,8 @@ def rename_class(state: ModelState, task: str, label: Label, new_label: Label) -
     memories = dict(state.memories)
     if record.number in memories:
         memory = memories[record.number]
-        memories[record.number] = replace(memory, labels=renamed(memory.labels))
+        # With images in memory: their file also stores the labels.
+        memories[record.number] = ReplayMemory(memory.images, renamed(memory.labels))
     return replace(
         state,
         tasks=tuple(

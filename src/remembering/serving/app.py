@@ -64,7 +64,8 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(_predictions(service))
     app.include_router(_learning(service))
     app.include_router(_edits(service))
-    app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+    if STATIC.is_dir():
+        app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
 

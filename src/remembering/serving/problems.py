@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from starlette.responses import Response
 from remembering.errors import RememberingError
 
 MEDIA_TYPE = "application/problem+json"
-logger = logging.getLogger("remembering.serving")
 
 
 class ProblemError(RememberingError):
@@ -61,7 +59,7 @@ def validation_detail(errors: Sequence[Any]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception with a problem document."""
+    """Answer the exceptions of requests with problem documents; `Guard` answers all others."""
 
     @app.exception_handler(ProblemError)
     async def _problem(request: Request, error: ProblemError) -> Response:
@@ -82,8 +80,3 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         return problem(error.status_code, str(error.detail), error.headers)
-
-    @app.exception_handler(Exception)
-    async def _unexpected(request: Request, error: Exception) -> Response:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "the server failed to answer; its log names the reason")

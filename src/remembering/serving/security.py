@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import time
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from remembering.serving.metrics import Metrics
 from remembering.serving.options import ServeOptions
 from remembering.serving.problems import ProblemError, problem
 
+logger = logging.getLogger("remembering.serving")
 CSRF_HEADER = "X-Remembering"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json", "/favicon.ico")
@@ -68,7 +70,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -85,6 +87,12 @@ class Guard:
             await self.app(scope, self._limited(receive), send_with_headers)
         except ProblemError as error:
             response = problem(error.status, str(error), error.headers)
+            await response(scope, receive, send_with_headers)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if status:  # too late for an error document; the connection is closed
+                raise
+            response = problem(500, "the server failed to answer; its log names the reason")
             await response(scope, receive, send_with_headers)
         finally:
             path = getattr(scope.get("route"), "path", None) or "other"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import make_task
 from torch import Tensor
 
 from remembering.model import RememberingTransformer

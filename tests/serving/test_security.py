@@ -7,6 +7,7 @@ import base64
 import http.client
 import io
 import json
+import shutil
 import socket
 import struct
 import time
@@ -36,8 +37,6 @@ SMALL = Limits(body_bytes=200_000, images=4, image_pixels=10_000, request_pixels
 @pytest.fixture(scope="module")
 def small(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A server with low limits."""
-    import shutil
-
     folder = tmp_path_factory.mktemp("small") / "model"
     shutil.copytree(trained, folder)
     with running(folder, limits=SMALL) as client:
@@ -148,13 +147,13 @@ def test_every_response_has_the_security_headers(shared: httpx.Client) -> None:
 
 def test_limits_are_enforced(small: httpx.Client) -> None:
     image = image_of(8, 8)
-    for images, message in (
-        ([image] * 5, "5 images are too many"),
-        ([image_of(200, 100)], "more than 10,000 pixels"),
-        ([image_of(100, 99)] * 2, "more than 15,000 pixels"),
-        ([bomb(50_000, 50_000)], "more than 10,000 pixels"),
+    for images, status, message in (
+        ([image] * 5, 413, "5 images are too many"),
+        ([image_of(200, 100)], 422, "more than 10,000 pixels"),
+        ([image_of(100, 99)] * 2, 413, "more than 15,000 pixels"),
+        ([bomb(50_000, 50_000)], 422, "more than 10,000 pixels"),
     ):
-        assert message in problem(small.post("/v1/predict", json={"images": images}), 413)
+        assert message in problem(small.post("/v1/predict", json={"images": images}), status)
     assert "more than 200,000 bytes" in problem(
         small.post("/v1/predict", json={"images": ["A" * 300_000]}), 413
     )
@@ -225,7 +224,9 @@ def test_malformed_json_is_refused(shared: httpx.Client, body: bytes) -> None:
 @pytest.mark.parametrize("groups", [["a"], ["a"] * 3, []])
 def test_groups_must_match_the_images(shared: httpx.Client, groups: list[str]) -> None:
     image = text(make_task(0).images[0])
-    detail = problem(shared.post("/v1/predict", json={"images": [image] * 2, "groups": groups}), 422)
+    detail = problem(
+        shared.post("/v1/predict", json={"images": [image] * 2, "groups": groups}), 422
+    )
     assert "one group per image" in detail
 
 

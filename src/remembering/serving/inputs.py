@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from torch import Tensor
 
-from remembering.data.decoding import FORMATS, decode_image
-from remembering.data.images import LazyImages
+from remembering.data.decoding import decode_image
+from remembering.data.images import ImageBatch, LazyImages
 from remembering.data.task import Label
 from remembering.errors import RememberingError
 from remembering.serving.options import Limits
@@ -108,8 +106,10 @@ class EncodedImages(LazyImages):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: Tensor, /) -> list[Tensor]:
-        return [decode_image(self.images[i], f"image {i}") for i in index.tolist()]
+    def __getitem__(self, index: Tensor, /) -> ImageBatch:
+        return ImageBatch(
+            [partial(decode_image, self.images[i], f"image {i}") for i in index.tolist()]
+        )
 
 
 class Reader:
@@ -278,14 +278,7 @@ def _decode(image: bytes, where: str, limits: Limits) -> Tensor:
     if len(image) > limits.image_bytes:
         raise ProblemError(413, f"{where} has more than {limits.image_bytes:,} bytes")
     try:
-        with Image.open(io.BytesIO(image), formats=FORMATS) as header:  # decodes no pixel
-            pixels = header.width * header.height
-    except Exception:  # any error of a parser; decode_image explains it
-        pixels = 0
-    if pixels > limits.image_pixels:
-        raise ProblemError(413, f"{where} has more than {limits.image_pixels:,} pixels")
-    try:
-        return decode_image(image, where)
+        return decode_image(image, where, max_pixels=limits.image_pixels)
     except RememberingError as error:
         raise ProblemError(422, str(error)) from error
 

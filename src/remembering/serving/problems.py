@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from remembering.errors import RememberingError
+from remembering.errors import RememberingError, StorageError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -64,6 +64,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ProblemError)
     async def _problem(request: Request, error: ProblemError) -> Response:
         return problem(error.status, str(error), error.headers)
+
+    @app.exception_handler(StorageError)
+    async def _storage(request: Request, error: StorageError) -> Response:
+        return problem(503, str(error), {"Retry-After": "5"})
 
     @app.exception_handler(RememberingError)
     async def _library(request: Request, error: RememberingError) -> Response:

@@ -239,12 +239,14 @@ class RememberingTransformer(HubMixin):
 
     def with_settings(self, settings: Settings) -> RememberingTransformer:
         """Return a model with the same state that learns further tasks with other settings."""
-        model = self._copy()
-        model._state = replace(self._state, settings=settings)
-        return model
+        return self.with_state(replace(self._state, settings=settings))
 
-    def _copy(self) -> RememberingTransformer:
-        model = RememberingTransformer(self._backbone, state=self._state)
+    def with_state(self, state: ModelState) -> RememberingTransformer:
+        """Return a model with another state of the same backbone, such as an earlier one.
+
+        It may be saved to the folder that this model was loaded from or saved to.
+        """
+        model = RememberingTransformer(self._backbone, state=state)
         model._saved = self._saved.copy()
         return model
 

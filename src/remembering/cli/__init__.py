@@ -22,6 +22,8 @@ COMMANDS = {
     "predict": "Classify images whose task is unknown.",
     "inspect": "Show what a model has learned: tasks, classes, adapters, footprint.",
     "forget": "Remove a task from a model.",
+    "play": "Teach a model and ask it in the browser.",
+    "serve": "Serve a model over HTTP: predict while it learns.",
     "demo": "Learn scikit-learn's digits in five tasks and write a report.",
     "run": "Run an experiment by name or from a TOML file.",
     "compare": "Compare methods on one experiment.",

@@ -34,20 +34,23 @@ def read_image(path: Path) -> Tensor:
         return decode_image(file, str(path))
 
 
-def decode_image(content: bytes | BinaryIO, where: str, mode: str | None = None) -> Tensor:
+def decode_image(
+    content: bytes | BinaryIO, where: str, mode: str | None = None, max_pixels: int = MAX_PIXELS
+) -> Tensor:
     """Decode one image: upright (EXIF), first frame, grey or RGB, 8 bits.
 
     Args:
         content: The encoded image.
         where: Description of the image for error messages, such as its path.
         mode: Pillow mode to convert the image to first, such as "RGB". If None, it is kept.
+        max_pixels: Largest accepted image; at most `MAX_PIXELS`.
 
     Returns:
         A uint8 tensor (channels, height, width).
 
     Raises:
         InvalidFileError: If the image is damaged, not in one of `FORMATS`, or exceeds `MAX_BYTES`
-            or `MAX_PIXELS`.
+            or `max_pixels`.
     """
     if isinstance(content, bytes):
         if len(content) > MAX_BYTES:
@@ -55,10 +58,10 @@ def decode_image(content: bytes | BinaryIO, where: str, mode: str | None = None)
                 f"{where} has {len(content):,} bytes; at most {MAX_BYTES:,} are accepted"
             )
         content = io.BytesIO(content)
-    too_large = f"{where} has more than {MAX_PIXELS:,} pixels; reduce its size first"
+    too_large = f"{where} has more than {max_pixels:,} pixels; reduce its size first"
     try:
         with Image.open(content, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:  # known from the header
+            if image.width * image.height > max_pixels:  # known from the header
                 raise InvalidFileError(too_large)
             ImageOps.exif_transpose(image, in_place=True)
             return pil_to_tensor(_in_mode(image, mode or image.mode))

@@ -67,7 +67,7 @@ class HubMixin:
         api = HfApi(token=token)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "model"
-            self._copy().save_pretrained(folder)
+            self.with_state(self.state).save_pretrained(folder)
             api.create_repo(repo_id, private=private, exist_ok=True)
             commit = api.upload_folder(
                 repo_id=repo_id, folder_path=folder, delete_patterns=_FILES[:-1]

@@ -1,0 +1,153 @@
+"""Held-out images of learned tasks, and how accurate each version of the model is on them.
+
+heldout/NUMBER.images      encoded images of a task (safetensors)
+heldout/accuracy.json      position of each image's class, and the accuracies, by task number
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remembering import schema
+from remembering.data.task import Label
+from remembering.errors import RememberingError
+from remembering.inference.predict import predict
+from remembering.runtime.files import write_atomic
+from remembering.runtime.progress import Progress
+from remembering.serving.inputs import EncodedImages, LabelledBytes
+from remembering.serving.jobs import decode_images, encode_images
+from remembering.serving.served import Served
+from remembering.state import TaskRecord
+
+EVERY = 5
+"""One of so many images of a class is held out."""
+MAX_IMAGES = 100
+"""Held-out images of a task that are kept."""
+MEASURED_IMAGES = 1000
+"""Held-out images of all tasks that are predicted after a change."""
+MAX_POINTS = 200
+"""Versions whose accuracy is kept."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Accuracy on the held-out images of a task."""
+
+    version: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class HeldOutTask:
+    """Held-out images of a task.
+
+    Attributes:
+        images: Number of images that the task was learned from; identifies the task together with
+            its number.
+        targets: Position of each held-out image's label among the classes of the task.
+        points: Accuracy after each version since the task was learned.
+    """
+
+    images: int
+    targets: tuple[int, ...] = ()
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Record:
+    tasks: dict[str, HeldOutTask] = field(default_factory=dict)
+
+
+def split(labels: Sequence[Label]) -> tuple[list[int], list[int]]:
+    """Return positions for training and positions that are held out.
+
+    Every fifth image of a class is held out, and one of three or four.
+
+    >>> split(["a"] * 5 + ["b"] * 3 + ["c"] * 2)
+    ([0, 1, 2, 3, 5, 6, 8, 9], [4, 7])
+    """
+    held: list[int] = []
+    for label in dict.fromkeys(labels):
+        own = [i for i, other in enumerate(labels) if other == label]
+        held += own[EVERY - 1 :: EVERY] or own[2:][-1:]
+    kept = {*held}
+    return [i for i in range(len(labels)) if i not in kept], sorted(held)
+
+
+def chosen(batch: LabelledBytes, positions: Sequence[int]) -> LabelledBytes:
+    """Return some of the images of a batch."""
+    return LabelledBytes(
+        tuple(batch.images[i] for i in positions), tuple(batch.labels[i] for i in positions)
+    )
+
+
+class HeldOut:
+    """Held-out images and accuracies of the tasks that this service learned.
+
+    Args:
+        folder: Where they are stored.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._tasks: Mapping[str, HeldOutTask] = {}
+
+    def restore(self) -> None:
+        """Read what an earlier server measured; damaged records are ignored."""
+        try:
+            content = json.loads(self._record.read_bytes())
+            self._tasks = schema.read(_Record, content, str(self._record)).tasks
+        except (OSError, ValueError, RememberingError):
+            self._tasks = {}
+
+    def add(self, record: TaskRecord, batch: LabelledBytes) -> None:
+        """Keep the held-out images of a new task."""
+        if not batch.images:
+            return
+        # Spread over all classes, which come one after the other.
+        stride = -(-len(batch.images) // MAX_IMAGES)
+        batch = chosen(batch, range(0, len(batch.images), stride))
+        targets = tuple(record.classes.index(label) for label in batch.labels)
+        write_atomic(self._images(record), encode_images(batch.images))
+        self._tasks = {**self._tasks, str(record.number): HeldOutTask(record.images, targets)}
+
+    def of(self, record: TaskRecord) -> HeldOutTask | None:
+        """Return the held-out images and accuracies of a task, if there are any."""
+        task = self._tasks.get(str(record.number))
+        return task if task and task.images == record.images else None
+
+    def measure(self, served: Served, progress: Progress) -> None:
+        """Predict the held-out images of all tasks, and record the accuracies of this version."""
+        state, tasks = served.model.state, dict(self._tasks)
+        stride = -(-len(state.tasks) * MAX_IMAGES // MEASURED_IMAGES) or 1
+        for record in state.tasks:
+            task = self.of(record)
+            if task is None or not task.targets:
+                continue
+            try:
+                images = decode_images(self._images(record).read_bytes())
+            except (OSError, ValueError):
+                continue
+            images, targets = images[::stride], task.targets[::stride]
+            prediction = predict(
+                state, served.model.backbone, EncodedImages(images), progress=progress
+            )
+            correct = sum(
+                label == record.classes[target]
+                for label, target in zip(prediction.labels, targets, strict=True)
+            )
+            point = Point(served.version, correct / len(targets))
+            points = (*(p for p in task.points if p.version < served.version), point)
+            tasks[str(record.number)] = HeldOutTask(task.images, task.targets, points[-MAX_POINTS:])
+        self._tasks = tasks
+        write_atomic(self._record, json.dumps(_Record(tasks), default=vars).encode())
+
+    @property
+    def _record(self) -> Path:
+        return self._folder / "accuracy.json"
+
+    def _images(self, record: TaskRecord) -> Path:
+        return self._folder / f"{record.number}.images"

@@ -1,0 +1,67 @@
+"""A model at one version, and where new versions come from: the folder of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from remembering.model import RememberingTransformer
+from remembering.state import ModelState
+from remembering.storage.manifest import MANIFEST, PREVIOUS, is_model, read_manifest
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model at one version; both stay the same while requests use them."""
+
+    version: int
+    model: RememberingTransformer
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """The folder of a model, which other processes may also write.
+
+    Attributes:
+        path: The folder.
+        backbone: Where the backbone of the model is now, if it was moved.
+        create: Returns a model that has learned nothing, if the folder holds none.
+    """
+
+    path: Path
+    create: Callable[[], RememberingTransformer]
+    backbone: str | None = None
+
+    def load(self) -> Served:
+        """Return the model of the folder, or a new one as version 0."""
+        if not is_model(self.path):
+            return Served(0, self.create())
+        while True:
+            version = self.version()
+            model = RememberingTransformer.load(self.path, backbone=self.backbone)
+            if self.version() == version:  # else another process saved meanwhile
+                return Served(version, model)
+
+    def previous(self) -> ModelState | None:
+        """Return the state before the last save, if there is one."""
+        if not self.has_previous:
+            return None
+        return RememberingTransformer.load(self.path, backbone=self.backbone, previous=True).state
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether the folder holds the state before the last save."""
+        return (self.path / PREVIOUS).is_file()
+
+    def version(self) -> int:
+        """Return the number of saves."""
+        return read_manifest(self.path).generation
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Return what changes with every save, without reading a file; None if there is none."""
+        try:
+            info = (self.path / MANIFEST).stat()
+        except OSError:
+            return None
+        return info.st_ino, info.st_mtime_ns, info.st_size

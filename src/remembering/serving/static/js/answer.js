@@ -19,6 +19,13 @@ function shares(title, rows, color) {
       h("span", { class: "number" }, percent(probability))))));
 }
 
+/** The answer in one sentence, for screen readers. */
+export function spokenAnswer({ label, probability, task, unknown }) {
+  return unknown
+    ? `New to me. The closest thing I know is ${label}. Teach me?`
+    : `${label}, ${percent(probability)} sure. Task ${task}.`;
+}
+
 /** CSS class of the colour of a task: the same on every page. */
 export function taskColor(name) {
   const position = store.model?.tasks.findIndex((task) => task.name === name) ?? -1;

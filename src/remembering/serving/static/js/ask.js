@@ -1,9 +1,9 @@
 /** Ask: draw or show a picture and see the answer. */
 
-import { answer, emptyAnswer } from "./answer.js";
+import { answer, emptyAnswer, spokenAnswer } from "./answer.js";
 import { api } from "./api.js";
 import { canPhotograph, photograph } from "./capture.js";
-import { button, h, icon, toast } from "./dom.js";
+import { announce, button, h, iconButton, toast } from "./dom.js";
 import { plural } from "./format.js";
 import { chooseFiles, droppedFiles, readFiles } from "./images.js";
 import { Pad } from "./pad.js";
@@ -18,34 +18,26 @@ export function askView({ onteach }) {
   let timer = null;
   let latest = 0; // Number of the latest question; answers to earlier ones are dropped.
 
-  const pad = new Pad("Drawing pad.", () => {
+  const pad = new Pad(() => {
     clearTimeout(timer);
-    undo.disabled = clear.disabled = pad.empty;
-    padHint.hidden = !pad.empty;
     latest += 1;
     if (pad.empty) result.replaceChildren(emptyAnswer());
     else timer = setTimeout(() => ask([pad.toDataUrl()]), ASK_AFTER_MS);
   });
-  const undo = button("Undo stroke", () => pad.undo(), { kind: "quiet", disabled: true });
-  const clear = button("Clear", () => pad.clear(), { kind: "quiet", disabled: true });
-  const padHint = h("p", { class: "pad-hint", "aria-hidden": "true" }, icon("draw"), "Draw here");
-  const drawing = h("div", { class: "stack" },
-    h("div", { class: "pad-frame" }, pad.canvas, padHint),
-    h("div", { class: "row" }, undo, clear));
 
   const shown = h("img", { class: "picture", alt: "The picture you asked about" });
   const strip = h("ul", { class: "strip", "aria-label": "Pictures" });
   const looking = h("div", { class: "stack", hidden: true },
-    h("div", { class: "pad-frame" }, shown), strip,
-    h("div", { class: "row" }, button("Draw instead", () => showPad(), { image: "draw", kind: "quiet" })));
+    h("div", { class: "pad-frame" }, shown, h("div", { class: "pad-tools" }, iconButton("draw", "Draw instead", () => showPad()))),
+    strip);
 
-  const result = h("div", { class: "card answer", "aria-live": "polite", "aria-busy": "false" }, emptyAnswer());
+  const result = h("div", { class: "card answer", "aria-busy": "false" }, emptyAnswer());
 
   function showPad() {
     pictures = [];
     latest += 1;
     looking.hidden = true;
-    drawing.hidden = false;
+    pad.element.hidden = false;
     pad.clear();
     pad.canvas.focus();
   }
@@ -71,6 +63,7 @@ export function askView({ onteach }) {
 
   function showAnswer({ url, prediction, version }) {
     result.replaceChildren(...answer(prediction, version, () => onteach([url])));
+    announce(spokenAnswer(prediction));
   }
 
   async function ask(urls) {
@@ -96,7 +89,7 @@ export function askView({ onteach }) {
     if (!urls.length) return;
     pictures = urls.slice(0, MAX_PICTURES).map((url) => ({ url }));
     if (urls.length > MAX_PICTURES) toast(`Showing the first ${MAX_PICTURES} of ${urls.length} pictures.`);
-    drawing.hidden = true;
+    pad.element.hidden = true;
     looking.hidden = false;
     result.replaceChildren(emptyAnswer("Looking…"));
     select(0);
@@ -110,9 +103,10 @@ export function askView({ onteach }) {
     show(urls);
   }
 
-  const content = h("div", { class: "columns even" },
-    h("div", { class: "card stack question" }, drawing, looking,
-      h("div", { class: "row sources" },
+  const content = h("div", { class: "columns ask" },
+    h("div", { class: "card question" }, pad.element, looking),
+    h("div", { class: "more" },
+      h("div", { class: "sources" },
         button("Choose pictures", async () => showFiles(await chooseFiles()), { image: "upload" }),
         canPhotograph() && button("Camera", () => photograph("Take a picture", (url) => show([url])), { image: "camera" })),
       h("p", { class: "muted note" }, "Or drop or paste a picture anywhere on this page.")),

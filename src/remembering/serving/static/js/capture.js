@@ -80,23 +80,16 @@ export async function photograph(title, onpicture) {
 export function drawPictures(title, onpicture) {
   let added = 0;
   return openDialog(title, (close) => {
-    const update = () => {
-      for (const control of [add, undo, clear]) control.disabled = pad.empty;
-    };
-    const pad = new Pad("Drawing pad.", () => update());
+    const pad = new Pad(() => { add.disabled = pad.empty; });
     const counter = h("p", { class: "muted", "aria-live": "polite" }, "Draw it a little differently each time.");
     const add = button("Add drawing", () => {
       onpicture(pad.toDataUrl());
       added += 1;
       counter.textContent = `${plural(added, "drawing")} added.`;
       pad.clear();
-    }, { kind: "primary", image: "plus" });
-    const undo = button("Undo stroke", () => pad.undo(), { kind: "quiet" });
-    const clear = button("Clear", () => pad.clear(), { kind: "quiet" });
-    update();
+    }, { kind: "primary", image: "plus", disabled: true });
     return h("div", { class: "dialog-body" },
-      h("div", { class: "pad-frame" }, pad.canvas),
-      h("div", { class: "row between" }, h("div", { class: "row" }, undo, clear), counter),
+      pad.element, counter,
       h("div", { class: "dialog-actions" }, button("Done", () => close(), { kind: "quiet" }), add));
   });
 }

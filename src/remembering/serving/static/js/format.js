@@ -40,7 +40,7 @@ export function list(items, most = 3) {
 export function pValue(p, unknown) {
   const hundred = p * 100;
   const share = hundred < 1 ? "Fewer than 1 in 100" : `${unknown ? "Only about" : "About"} ${Math.round(hundred)} in 100`;
-  return `${share} pictures of things I know look ${unknown ? "this" : "at least this"} unusual (p = ${p.toPrecision(2)}).`;
+  return `${share} pictures of things I know look ${unknown ? "this" : "at least this"} unusual (p\u00a0=\u00a0${p.toPrecision(2)}).`;
 }
 
 /** Turn a message of the library into a sentence. */

@@ -67,7 +67,7 @@ function progress() {
     role: "progressbar", "aria-label": "Learning progress", "aria-valuemin": 0, "aria-valuemax": 100,
   }, fill);
   const title = h("h2", {});
-  const message = h("p", { class: "muted" });
+  const message = h("p", { class: "muted note" });
   const left = h("p", { class: "time" });
   const cancel = button("Cancel", async () => {
     cancel.disabled = true;
@@ -76,9 +76,9 @@ function progress() {
     } catch (problem) {
       toast(problem.message, { error: true });
     }
-  }, { kind: "quiet" });
+  });
   let announced = 0;
-  const element = h("div", { class: "stack" }, title, track, h("div", { class: "row between" }, left, cancel), message,
+  const element = h("div", { class: "stack" }, title, track, h("div", {}, left, message), cancel,
     h("p", { class: "muted note" }, "You can prepare the next task or ask me something meanwhile."));
   function update(job) {
     const share = job.progress ?? 0;

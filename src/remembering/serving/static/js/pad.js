@@ -1,6 +1,6 @@
 /** A drawing pad: white strokes on black, as the bundled backbone was trained. */
 
-import { h } from "./dom.js";
+import { h, icon, iconButton } from "./dom.js";
 
 const SIZE = 280;
 const LINE = 20;
@@ -34,14 +34,14 @@ function prepare(context, size, line) {
 
 export class Pad {
   /** `onstroke` is called after each finished stroke and after each change by a button. */
-  constructor(label, onstroke) {
+  constructor(onstroke) {
     this.strokes = [];
     this.onstroke = onstroke;
     this.pen = null; // Position of the keyboard pen, shown while the pad has the focus.
     this.penDown = false;
     this.canvas = h("canvas", {
       width: SIZE, height: SIZE, class: "pad", tabindex: "0", role: "application",
-      "aria-label": `${label} Draw with the mouse or a finger. With the keyboard: arrow keys move `
+      "aria-label": "Drawing pad. Draw with the mouse or a finger. With the keyboard: arrow keys move "
         + "the pen, space lowers and lifts it, backspace removes the last stroke.",
       onpointerdown: (event) => this.#start(event),
       onpointermove: (event) => this.#move(event),
@@ -51,6 +51,11 @@ export class Pad {
       onblur: () => this.#hidePen(),
     });
     this.drawing = false;
+    this.hint = h("p", { class: "pad-hint", "aria-hidden": "true" }, icon("draw"), "Draw here");
+    this.tools = h("div", { class: "pad-tools" },
+      iconButton("undo", "Undo stroke", () => this.undo()),
+      iconButton("trash", "Clear drawing", () => this.clear()));
+    this.element = h("div", { class: "pad-frame" }, this.canvas, this.hint, this.tools);
     this.render();
   }
 
@@ -74,6 +79,8 @@ export class Pad {
   }
 
   render() {
+    this.hint.hidden = !this.empty;
+    this.tools.hidden = this.empty;
     const context = this.canvas.getContext("2d");
     prepare(context, SIZE, LINE);
     for (const stroke of this.strokes) trace(context, stroke, (point) => point);

@@ -60,8 +60,8 @@ function classCard(one, { onactive, onremove }) {
   },
     h("header", {}, name, count, iconButton("trash", "Remove this class", onremove)),
     grid, hint,
-    h("div", { class: "row sources" },
-      button("Choose files", async () => addFiles(one, await chooseFiles()), { image: "upload" }),
+    h("div", { class: "sources" },
+      button("Files", async () => addFiles(one, await chooseFiles()), { image: "upload" }),
       canPhotograph() && button("Camera", () => photograph(title(), add), { image: "camera" }),
       button("Draw", () => drawPictures(title(), add), { image: "draw" })));
   const update = () => {
@@ -110,6 +110,9 @@ export function teachView() {
   }
 
   const addTile = h("div", { class: "add-tile" },
+    h("div", { class: "welcome" },
+      h("h2", {}, "Show me the first two things"),
+      h("p", { class: "muted" }, "Add a class for each and a few pictures of it, or drop a folder of pictures per class. The built-in digits and letters work right away.")),
     button("Add a class", () => newClass(), { image: "plus" }),
     button("Built-in pictures", addSamples, { image: "grid", kind: "quiet" }));
 

@@ -53,8 +53,8 @@ function memoryOf(task) {
   const values = task.accuracy.map((point) => point.accuracy).filter((value) => value !== null);
   if (!values.length) return { now: "–", note: "not measured: too few pictures" };
   const points = Math.round((values.at(-1) - values[0]) * 100);
-  const note = values.length === 1 ? "just learned" : points < 0 ? `${-points} points lower than when learned`
-    : points > 0 ? `${points} points higher than when learned` : "as when it was learned";
+  const note = values.length === 1 ? "just learned" : points < 0 ? `${plural(-points, "point")} lower than when learned`
+    : points > 0 ? `${plural(points, "point")} higher than when learned` : "as when it was learned";
   return { now: percent(values.at(-1)), note };
 }
 
@@ -67,8 +67,7 @@ function taskRow(task, axis) {
       h("p", { class: "muted" }, `${plural(task.images, "picture")}, adapter ${task.adapter}`),
       h("ul", { class: "chips", "aria-label": "Classes" }, task.classes.map((label) => h("li", {},
         h("button", { type: "button", class: "chip", title: "Rename this class", "aria-label": `Rename class ${label}`, onclick: () => renameClass(task, label) }, String(label)))))),
-    h("div", { class: "task-chart" }, sparkline(task, axis, color),
-      h("div", { class: "axis muted", "aria-hidden": "true" }, h("span", {}, "100 %"), h("span", {}, percent(axis.floor)))),
+    h("div", { class: "task-chart" }, sparkline(task, axis, color)),
     h("p", { class: "task-now" }, h("strong", {}, now), h("span", { class: "muted" }, note)),
     h("div", { class: "row task-actions" },
       iconButton("draw", `Rename task ${task.name}`, () => renameTask(task)),
@@ -96,12 +95,12 @@ function kept({ adapters, heads, routers, replay_bytes: replay, bytes: total }) 
 
 function content(model) {
   const axis = scale(model.tasks);
-  const limit = model.capacity ? ` of at most ${model.capacity}` : "";
+  const limit = model.capacity ? `, at most ${model.capacity}` : "";
   return [
     h("dl", { class: "stats" },
       stat(String(model.tasks.length), model.tasks.length === 1 ? "task" : "tasks"),
       stat(String(model.classes.length), model.classes.length === 1 ? "class" : "classes"),
-      stat(`${model.adapters.length}${limit}`, model.adapters.length === 1 ? "adapter" : "adapters"),
+      stat(String(model.adapters.length), (model.adapters.length === 1 ? "adapter" : "adapters") + limit),
       stat(bytes(model.footprint.bytes), "kept")),
     h("section", { class: "card", "aria-labelledby": "memory-title" },
       h("h2", { id: "memory-title" }, "What I remember"),
@@ -121,8 +120,8 @@ function content(model) {
 }
 
 export function watchView() {
-  const undoButton = button("Undo last change", undo, { image: "undo" });
-  const downloadButton = button("Download model", download, { image: "download" });
+  const undoButton = button("Undo change", undo, { image: "undo", title: "Undo the last change" });
+  const downloadButton = button("Download", download, { image: "download", title: "Download the model" });
   const empty = h("div", { class: "card empty-state" },
     h("h2", {}, "Nothing to watch yet"),
     h("p", { class: "muted" }, "After the first task you see here what I know and whether I still know it."),

@@ -49,7 +49,7 @@ export function answer(prediction, version, onteach) {
   return [
     verdict,
     shares(unknown ? "If it were something I know" : "Answer", top.slice(0, TOP).map((row) => ({ name: row.label, probability: row.probability })), () => taskColor(task)),
-    shares("Most familiar task", familiar, taskColor),
+    familiar.length > 1 && shares(unknown ? "Closest task" : "Familiarity of each task", familiar, taskColor),
     h("p", { class: "provenance muted" }, `Answered by adapter ${adapter} (task “${task}”), model version ${version}.`),
     !unknown && h("p", { class: "provenance" }, button("Not right? Teach me", onteach, { kind: "link" })),
   ].filter(Boolean);

@@ -13,6 +13,7 @@ export class Problem extends Error {
 }
 
 let askForToken = async () => null;
+let asking = null; // One question at a time, however many requests need the token.
 
 /** Set the function that obtains a token from the user; it resolves to null if there is none. */
 export function setTokenPrompt(prompt) {
@@ -60,7 +61,9 @@ async function send(method, path, body, attempt = 0) {
   }
   if (response.ok) return response;
   if (response.status === 401) {
-    const token = await askForToken(sessionStorage.getItem(TOKEN_KEY) !== null);
+    asking ??= askForToken(sessionStorage.getItem(TOKEN_KEY) !== null);
+    const token = await asking;
+    asking = null;
     if (token === null) throw new Problem(401, "This needs the server's token.");
     sessionStorage.setItem(TOKEN_KEY, token);
     return send(method, path, body, attempt);
@@ -83,14 +86,8 @@ export const api = {
   model: () => json("GET", "v1/model"),
   predict: (images) => json("POST", "v1/predict", { images, top_k: 5, false_alarm_rate: 0.05 }),
   learn: async (name, classes) => (await json("POST", "v1/learn", { name, classes })).job,
-  jobs: async () => {
-    const answer = await json("GET", "v1/jobs");
-    return Array.isArray(answer) ? answer : answer.jobs;
-  },
-  job: async (id) => {
-    const answer = await json("GET", `v1/jobs/${part(id)}`);
-    return answer.job ?? answer;
-  },
+  jobs: async () => (await json("GET", "v1/jobs")).jobs,
+  job: (id) => json("GET", `v1/jobs/${part(id)}`),
   cancel: (id) => json("DELETE", `v1/jobs/${part(id)}`),
   forget: (name) => json("DELETE", `v1/tasks/${part(name)}`),
   undo: () => json("POST", "v1/undo", {}),

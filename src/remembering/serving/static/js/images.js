@@ -1,12 +1,17 @@
 /** Pictures from files, the clipboard and drops, as data URLs that are small enough to send. */
 
-const MAX_SIDE = 512;
+import { store } from "./store.js";
+
+const MIN_SIDE = 128; // Thumbnails of smaller pictures would look coarse.
 const LOSSLESS_SIDE = 128;
 
-/** Draw a source to a data URL, at most `MAX_SIDE` pixels wide and high. */
+/** Pictures are sent at no more than twice the resolution that the backbone reads. */
+const maxSide = () => Math.max(MIN_SIDE, 2 * (store.model?.backbone.image_size ?? 0));
+
+/** Draw a source to a data URL that is small enough to send. */
 export function toDataUrl(source, width, height, crop = null) {
   const from = crop ?? { x: 0, y: 0, width, height };
-  const scale = Math.min(1, MAX_SIDE / Math.max(from.width, from.height));
+  const scale = Math.min(1, maxSide() / Math.max(from.width, from.height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.round(from.width * scale));
   canvas.height = Math.max(1, Math.round(from.height * scale));

@@ -48,7 +48,7 @@ function form() {
     learn, note);
   function update() {
     const taken = learnedNames();
-    const problem = obstacle(taken);
+    const problem = store.model?.read_only ? "This server only answers. Teach the one that writes the model." : obstacle(taken);
     const { classes, images, heldOut, noveltyWorks } = counts();
     if (document.activeElement !== name) name.value = draft.name;
     name.placeholder = taskName([...taken]) || "Named after its classes";

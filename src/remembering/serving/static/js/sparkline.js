@@ -6,7 +6,7 @@ import { percent } from "./format.js";
 const WIDTH = 300;
 const HEIGHT = 54;
 const PAD = 6;
-const AXIS = 40; // Width of the labels on the right.
+const AXIS = 42; // Width of the labels on the right.
 
 /** The steps at which any task was measured, and the lowest accuracy that must be shown. */
 export function scale(tasks) {
@@ -30,7 +30,7 @@ export function sparkline(task, { versions, floor }, color) {
   const label = points.length ? `Accuracy of ${task.name} after each step: ${values}` : `Accuracy of ${task.name} was not measured`;
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: `sparkline ${color}`, role: "img", "aria-label": label },
     [1, (1 + floor) / 2, floor].map((value) => svg("line", { class: "grid", x1: 0, x2: WIDTH - AXIS, y1: y(value), y2: y(value) })),
-    [1, floor].map((value) => svg("text", { x: WIDTH - AXIS + 8, y: y(value) + 3.5 }, percent(value))),
+    [1, floor].map((value) => svg("text", { x: WIDTH - 1, y: y(value) + 3.5, "text-anchor": "end" }, percent(value))),
     spots.length > 1 && svg("polyline", { class: "curve", points: spots.map((spot) => `${spot.x},${spot.y}`).join(" ") }),
     spots.map((spot, i) => svg("circle", { class: "spot", cx: spot.x, cy: spot.y, r: i === spots.length - 1 ? 4 : 2.5 },
       svg("title", {}, `Version ${spot.version}: ${percent(spot.accuracy)}`))));

@@ -61,17 +61,18 @@ function memoryOf(task) {
 function taskRow(task, axis) {
   const { now, note } = memoryOf(task);
   const color = taskColor(task.name);
+  const fixed = store.model.read_only;
   return h("li", { class: "task" },
     h("div", { class: "task-head" },
       h("h3", {}, h("span", { class: `dot ${color}`, "aria-hidden": "true" }), h("span", {}, task.name)),
       h("p", { class: "muted" }, `${plural(task.images, "picture")}, adapter ${task.adapter}`),
       h("ul", { class: "chips", "aria-label": "Classes" }, task.classes.map((label) => h("li", {},
-        h("button", { type: "button", class: "chip", title: "Rename this class", "aria-label": `Rename class ${label}`, onclick: () => renameClass(task, label) }, String(label)))))),
+        h("button", { type: "button", class: "chip", title: "Rename this class", "aria-label": `Rename class ${label}`, disabled: fixed, onclick: () => renameClass(task, label) }, String(label)))))),
     h("div", { class: "task-chart" }, sparkline(task, axis, color)),
     h("p", { class: "task-now" }, h("strong", {}, now), h("span", { class: "muted" }, note)),
     h("div", { class: "row task-actions" },
-      iconButton("draw", `Rename task ${task.name}`, () => renameTask(task)),
-      iconButton("trash", `Forget task ${task.name}`, () => forget(task))));
+      iconButton("draw", `Rename task ${task.name}`, () => renameTask(task), { disabled: fixed }),
+      iconButton("trash", `Forget task ${task.name}`, () => forget(task), { disabled: fixed })));
 }
 
 function stat(value, name) {
@@ -87,7 +88,7 @@ function adapterCard({ number, tasks }) {
 
 function kept({ adapters, heads, routers, replay_bytes: replay, bytes: total }) {
   const row = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-  const numbers = (count) => `${count.toLocaleString("en")} numbers`;
+  const numbers = (count) => plural(count, "parameter");
   return h("dl", { class: "kept" },
     row("Adapters", numbers(adapters)), row("Heads", numbers(heads)), row("Routers", numbers(routers)),
     replay > 0 && row("Replay pictures", bytes(replay)), row("Stored in all", bytes(total)));
@@ -110,7 +111,7 @@ function content(model) {
       h("section", { class: "card", "aria-labelledby": "adapters-title" },
         h("h2", { id: "adapters-title" }, "Adapters"),
         h("p", { class: "muted" }, model.capacity
-          ? "Beyond the limit, tasks are fused into one adapter." : "A small set of weights that answers for its tasks."),
+          ? "Beyond the limit, tasks are fused into one adapter." : "Each is a small set of trained weights that answers for its tasks."),
         h("ul", { class: "adapters" }, model.adapters.map(adapterCard))),
       h("section", { class: "card", "aria-labelledby": "kept-title" },
         h("h2", { id: "kept-title" }, "What is kept"),
@@ -126,22 +127,28 @@ export function watchView() {
     h("h2", {}, "Nothing to watch yet"),
     h("p", { class: "muted" }, "After the first task you see here what I know and whether I still know it."),
     h("a", { class: "button primary", href: "#teach" }, "Teach me something"));
+  const title = h("h1", { id: "watch-title", tabindex: "-1" }, "Watch me remember");
   const body = h("div", { class: "stack wide-gap" });
   let shown = null;
   return {
     element: h("section", { class: "page", "aria-labelledby": "watch-title" },
       h("div", { class: "title-row" },
-        h("h1", { id: "watch-title", tabindex: "-1" }, "Watch me remember"),
+        title,
         h("div", { class: "row" }, undoButton, downloadButton)),
       body),
     update() {
       const { model } = store;
       if (!model) return;
-      undoButton.disabled = !model.can_undo || isActive(store.job);
+      undoButton.disabled = !model.can_undo || model.read_only || isActive(store.job);
       downloadButton.disabled = model.tasks.length === 0;
-      if (model === shown) return;
-      shown = model;
+      const state = JSON.stringify(model);
+      if (state === shown) return;
+      shown = state;
+      const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
       body.replaceChildren(...(model.tasks.length ? content(model) : [empty]));
+      if (focused === null) return;
+      const again = [...body.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focused);
+      (again ?? title).focus();
     },
   };
 }

@@ -8,12 +8,17 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from PIL import Image
 from selenium import webdriver
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -89,7 +94,7 @@ class Page:
         """Go to a tab by its link, or load the page if it is not open yet."""
         if not self.driver.current_url.startswith(self.url):
             self.driver.get(self.url)
-        self.wait(lambda: self.find(f"[data-tab={tab}]"), f"tab {tab}").click()
+        self.click(f"[data-tab={tab}]")
         self.wait(lambda: self.find(f"#{tab}-title"), f"page {tab}")
 
     def reload(self) -> None:
@@ -107,13 +112,22 @@ class Page:
         """Wait until the condition returns something true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if found := condition():
-                return found
+            with suppress(StaleElementReferenceException, ElementClickInterceptedException):
+                if found := condition():  # The page may replace an element at any moment.
+                    return found
             time.sleep(0.1)
         raise AssertionError(f"waited {seconds} s for {what}; the page shows:\n{self.text()}")
 
     def click(self, selector: str, text: str | None = None) -> None:
-        self.wait(lambda: self.find(selector, text), f"{selector} {text or ''}").click()
+        """Click on the first visible element that matches, as soon as there is one."""
+
+        def attempt() -> bool:
+            element = self.find(selector, text)
+            if element:
+                element.click()
+            return element is not None
+
+        self.wait(attempt, f"{selector} {text or ''}")
 
     def press(self, *keys: str) -> None:
         """Press keys, or type text, where the focus is."""

@@ -8,6 +8,7 @@ Screenshots go to the folder of the test, or to the one that SCREENSHOTS names:
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,25 +38,24 @@ pytestmark = [
     ),
 ]
 
-SERVE = """
-import sys
-from pathlib import Path
-from remembering.serving.options import ServeOptions
-from remembering.serving.server import serve
-serve(ServeOptions(Path(sys.argv[1]), port=0), on_ready=lambda url: print(url, flush=True))
-"""
+COMMAND = "import sys; from remembering.cli import main; sys.exit(main())"
 DRAWINGS = 14  # Of each digit: enough for p-values below 5 %.
 LEARNING_SECONDS = 400
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    """Address of a server whose model has learned nothing."""
-    command = [sys.executable, "-c", SERVE, str(tmp_path / "model")]
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of `remember play` with a model that has learned nothing."""
+    folder = tmp_path_factory.mktemp("play") / "model"
+    options = ["play", str(folder), "--no-browser", "--port", "0"]
+    command = [sys.executable, "-c", COMMAND, *options]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        yield server.stdout.readline().strip() or pytest.fail("the server did not start")
+        line = server.stdout.readline()
+        address = re.search(r"http://[^\s]+/", line)
+        assert address, f"the server did not start: {line!r}"
+        yield address[0]
     finally:
         server.terminate()
         server.wait(30)

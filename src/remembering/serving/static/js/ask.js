@@ -21,8 +21,8 @@ export function askView({ onteach }) {
   const pad = new Pad(() => {
     clearTimeout(timer);
     latest += 1;
-    if (pad.empty) result.replaceChildren(emptyAnswer());
-    else timer = setTimeout(() => ask([pad.toDataUrl()]), ASK_AFTER_MS);
+    if (pad.empty) showInvitation();
+    else timer = setTimeout(askDrawing, ASK_AFTER_MS);
   });
 
   const shown = h("img", { class: "picture", alt: "The picture you asked about" });
@@ -33,9 +33,13 @@ export function askView({ onteach }) {
 
   const result = h("div", { class: "card answer", "aria-busy": "false" }, emptyAnswer());
 
+  function showInvitation() {
+    result.setAttribute("aria-busy", "false");
+    result.replaceChildren(emptyAnswer());
+  }
+
   function showPad() {
     pictures = [];
-    latest += 1;
     looking.hidden = true;
     pad.element.hidden = false;
     pad.clear();
@@ -66,13 +70,22 @@ export function askView({ onteach }) {
     announce(spokenAnswer(prediction));
   }
 
-  async function ask(urls) {
+  /** Built-in digits are coarse, drawings are not: the rendition that is more familiar counts. */
+  async function askDrawing() {
+    const url = pad.toDataUrl();
+    await ask([url, pad.toCoarseDataUrl()], (answered) => {
+      const familiar = answered.reduce((best, one) => (one.prediction.p_value > best.prediction.p_value ? one : best));
+      return [{ ...familiar, url }];
+    });
+  }
+
+  async function ask(urls, choose = (answered) => answered) {
     const question = latest += 1;
     result.setAttribute("aria-busy", "true");
     try {
       const { predictions, version } = await api.predict(urls);
       if (question !== latest) return;
-      const answered = urls.map((url, i) => ({ url, version, prediction: predictions[i] }));
+      const answered = choose(urls.map((url, i) => ({ url, version, prediction: predictions[i] })));
       if (pictures.length) {
         pictures = answered;
         renderStrip();

@@ -6,8 +6,9 @@ const SIZE = 280;
 const LINE = 20;
 const KEY_STEP = 14;
 const OUTPUT = 112; // Four times the 28 pixels of the bundled backbone.
-const OUTPUT_FIT = 0.74;
-const OUTPUT_LINE = 0.085;
+const SHARP = { fit: 0.74, line: 0.085 };
+const COARSE = { fit: 0.85, line: 0.15 }; // Like the built-in digits, which have 8 x 8 pixels.
+const COARSE_SIZE = 8;
 const MAX_ZOOM = 2.5;
 
 function trace(context, stroke, map) {
@@ -30,6 +31,25 @@ function prepare(context, size, line) {
   context.lineWidth = line;
   context.lineCap = "round";
   context.lineJoin = "round";
+}
+
+/** Average square blocks of a canvas of `OUTPUT` pixels. */
+function shrink(canvas, size) {
+  const block = OUTPUT / size;
+  const small = h("canvas", { width: size, height: size });
+  const to = small.getContext("2d");
+  const pixels = to.createImageData(size, size);
+  const from = canvas.getContext("2d").getImageData(0, 0, OUTPUT, OUTPUT).data;
+  for (let i = 0; i < size * size; i += 1) {
+    const [left, top] = [(i % size) * block, Math.floor(i / size) * block];
+    let sum = 0;
+    for (let y = top; y < top + block; y += 1) {
+      for (let x = left; x < left + block; x += 1) sum += from[4 * (y * OUTPUT + x)];
+    }
+    pixels.data.set([sum, sum, sum].map((value) => Math.round(value / block ** 2)).concat(255), 4 * i);
+  }
+  to.putImageData(pixels, 0, 0);
+  return small;
 }
 
 export class Pad {
@@ -95,22 +115,31 @@ export class Pad {
 
   /** The drawing, centred and scaled to one size, with a stroke of one width. */
   toDataUrl() {
+    return this.#draw(SHARP).toDataURL("image/png");
+  }
+
+  /** The drawing at the resolution of the built-in digits. */
+  toCoarseDataUrl() {
+    return shrink(this.#draw(COARSE), COARSE_SIZE).toDataURL("image/png");
+  }
+
+  #draw({ fit, line }) {
     const points = this.strokes.flat();
     const xs = points.map((point) => point.x);
     const ys = points.map((point) => point.y);
     const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     const extent = Math.max(right - left, bottom - top, 1);
-    const scale = Math.min((OUTPUT * OUTPUT_FIT) / extent, (MAX_ZOOM * OUTPUT) / SIZE);
+    const scale = Math.min((OUTPUT * fit) / extent, (MAX_ZOOM * OUTPUT) / SIZE);
     const canvas = h("canvas", { width: OUTPUT, height: OUTPUT });
     const context = canvas.getContext("2d");
-    prepare(context, OUTPUT, OUTPUT * OUTPUT_LINE);
+    prepare(context, OUTPUT, OUTPUT * line);
     for (const stroke of this.strokes) {
       trace(context, stroke, ({ x, y }) => ({
         x: OUTPUT / 2 + (x - (left + right) / 2) * scale,
         y: OUTPUT / 2 + (y - (top + bottom) / 2) * scale,
       }));
     }
-    return canvas.toDataURL("image/png");
+    return canvas;
   }
 
   #point(event) {

@@ -111,7 +111,7 @@ export function teachView() {
 
   const addTile = h("div", { class: "add-tile" },
     h("div", { class: "welcome" },
-      h("h2", {}, "Show me the first two things"),
+      h("h2", {}, "Show me two things or more"),
       h("p", { class: "muted" }, "Add a class for each and a few pictures of it, or drop a folder of pictures per class. The built-in digits and letters work right away.")),
     button("Add a class", () => newClass(), { image: "plus" }),
     button("Built-in pictures", addSamples, { image: "grid", kind: "quiet" }));

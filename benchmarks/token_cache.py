@@ -29,7 +29,7 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
 from remembering.data.images import ImageFiles
-from remembering.inference.token_cache import BATCH_SIZE, TokenCache
+from remembering.inference.token_cache import TokenCache
 from remembering.learning.training import Batch, Callback, TrainingSet, train
 from remembering.runtime.seeding import generator
 

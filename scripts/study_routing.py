@@ -140,7 +140,9 @@ def _feature_adapter(backbone: Backbone, learn: Tensor, rank: int, epochs: int) 
     settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
     first = learn[: PER_TASK * LEARNED]
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
-    training_set = TrainingSet(TokenCache(backbone, first, 0).filled(), targets, "the first task", 0)
+    training_set = TrainingSet(
+        TokenCache(backbone, first, 0).filled(), targets, "the first task", 0
+    )
     adapter = Adapter.new(backbone, rank, 0, generator(SEED, "eyes"))
     head = Head.linear(tuple(range(PER_TASK)), backbone)
     return train(backbone, adapter, head, training_set, settings)[0]

@@ -96,7 +96,8 @@ def run(
     """Serve until interrupted; create the model if the folder holds none."""
     from remembering.model import RememberingTransformer
     from remembering.serving.server import serve
-    from remembering.storage.manifest import in_use, is_model
+    from remembering.storage.layout import in_use
+    from remembering.storage.manifest import is_model
 
     settings: dict[str, Any] = {
         name: value for name, value in overrides.items() if value is not None

@@ -1,8 +1,8 @@
 """What a task costs when there are many: `python benchmarks/many_tasks.py --tasks 1000`.
 
 Tasks are small: two classes of two images each, noise about a pattern of the class; one step of
-training; no feature_adapter (they are trained once, on the first task). Router, rank and everything else are
-the defaults. Measured are the ten tasks before each mark, which are learned and saved one by one
+training; no feature adapter (it is trained once, on the first task). Router, rank and everything
+else are the defaults. Measured are the ten tasks before each mark, which are learned and saved one by one
 (medians; when there are many tasks, they are compared with each other only now and then, and each
 is charged its share). The tasks between are not trained, which would take most of the time: their
 generative models are made from their images, with as many vectors kept as of a task of 64 images,

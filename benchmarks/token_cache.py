@@ -51,7 +51,7 @@ class Losses(Callback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backbone", help="folder of a ViT-Ti/16; a random one if not given")
-    parser.add_argument("--images", type=int, default=4 * BATCH)
+    parser.add_argument("--images", type=int, default=4 * BATCH_SIZE)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
@@ -98,7 +98,7 @@ def _measure(backbone: Backbone, images: ImageFiles, repeats: int) -> dict[str, 
 def _epoch(token_cache: TokenCache) -> tuple[float, list[float]]:
     """Seconds and losses of one epoch, from the same start each time."""
     backbone = token_cache.backbone
-    settings = Settings(first_layer=token_cache.first_layer, epochs=1, batch_size=BATCH)
+    settings = Settings(first_layer=token_cache.first_layer, epochs=1, batch_size=BATCH_SIZE)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, generator(0, "adapter"))
     head = Head.linear(tuple(range(CLASSES)), backbone)
     training_set = TrainingSet(

@@ -1,12 +1,13 @@
-"""How strongly each rival holds on to the past, chosen on training images alone.
+"""Select the regularisation strength of baselines on held-out training images.
 
     python scripts/choose_strengths.py digits-5
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
     python scripts/choose_strengths.py permuted-mnist-10 --small --methods si --values 0.01,0.1,1
 
-The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
-images of each class are learned, 30 others are asked about after the last task. Test images are
-not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/baselines.md.
+Uses the experiment's own settings in class orders that no result uses (seeds 10 and 11): some
+training images of each class are learned, 30 others are predicted after the last task. Test images
+are not opened. Prints a Markdown table with the best value of each method in bold; results are in
+docs/baselines.md.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class SI(SingleAdapter):
 
     Defaults: `strength` (c) was the best of 0.01 ... 10⁴ on held-out training images of
     scikit-learn's digits (`python scripts/choose_strengths.py digits-5 --methods si`); other
-    experiments set their own (docs/baselines.md). `damping` (ξ) is the paper's value for split MNIST.
+    experiments set their own (docs/baselines.md). `damping` (ξ) is the paper's value for split
+    MNIST.
     """
 
     name = "si"

@@ -1,9 +1,8 @@
-"""One process or several: which share of the work is whose, and how shares are put together.
+"""Execution in one or several processes: work is divided, and results are put together.
 
-By default the distributed is `SINGLE_PROCESS`, one process, which costs nothing. Inside `launched()` the
-`current()` one is what torchrun or `accelerate launch` asked for, run by Hugging Face accelerate.
-Every process then goes the same way through learning and evaluation, and what they put together
-here is the same in all of them.
+By default `current()` is `SINGLE_PROCESS`, which adds no cost. Inside `launched()` it is what
+torchrun or `accelerate launch` has started, run by Hugging Face accelerate. All processes execute
+the same code for learning and evaluation, and gathered or reduced values are equal in all of them.
 """
 
 from __future__ import annotations
@@ -26,101 +25,101 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SENT_BYTES = 16 * 1024**2
-"""So much of a large tensor is sent at once."""
+"""Upper bound on the part of a large tensor that is sent at once."""
 TIMEOUT = timedelta(hours=1)
-"""So long processes wait for one that has stopped answering."""
+"""How long processes wait for one that does not respond."""
 
 
 class Distributed:
-    """One process, which does everything itself."""
+    """A single process."""
 
     rank = 0
     processes = 1
     accumulation_steps = 1
-    """Into so many parts a process cuts its share of a training batch, to save memory."""
+    """Number of parts that a process divides its share of a training batch into."""
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes, and speaks to the user."""
+        """Whether this is the main process, which writes files and prints messages."""
         return self.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes: a GPU if there is one."""
+        """The device of this process: a GPU if there is one."""
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def about(self) -> dict[str, str | int]:
-        """What results depend on: how many processes there are, and their precision."""
+        """Return what results depend on: the number of processes and their precision."""
         return {"processes": self.processes, "mixed_precision": "no"}
 
     def split(self, index: Tensor) -> tuple[Tensor, ...]:
-        """This process's share of a training batch, in parts; none if the batch is too small."""
+        """Return this process's share of a training batch, in parts; none if the batch is small."""
         own = index.tensor_split(self.processes)[self.rank]
         return tuple(part for part in own.tensor_split(self.accumulation_steps) if len(part))
 
     def share(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This process's share of a pass over images: some of the batches, in a row.
+        """Return this process's share of a pass over images: consecutive batches.
 
-        Whole batches, so that an image is computed in the company that it has in one process, and
-        comes out with the same bits.
+        Batches are not divided, so that an image is computed in the same batch as in a single
+        process, with the same bits.
         """
         every = list(batches)
         first, last = (len(every) * (self.rank + i) // self.processes for i in (0, 1))
         return every[first:last]
 
     def rows(self, batches: Iterable[Tensor], compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `compute` makes of the positions in all batches, a row each, in their order."""
+        """Return the rows that `compute` returns for the positions of all batches, in order."""
         every = list(batches)
         parts = [compute(index) for index in self.share(every)]
-        # A process without a share still has to know what a row looks like.
+        # A process with an empty share still needs the shape of a row.
         return self.all_gather(torch.cat(parts) if parts else compute(every[0][:1])[:0])
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, one process after the other."""
+        """Return the rows of all processes, one process after the other."""
         return rows
 
     def start(self, count: int) -> int:
-        """Where this process's share begins, if it has `count` rows."""
+        """Return the position of this process's first row, if it has `count` rows."""
         return 0
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over processes."""
+        """Return the sum over processes."""
         return tensor
 
     def reduce_gradients(self, parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
-        """Sum gradients over processes, in place; returns the sum of their losses."""
+        """Sum gradients over processes in place, and return the sum of the losses."""
         return loss
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give every process the main one's bits, in place."""
+        """Copy the tensors of the main process to all processes, in place."""
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """Let the main process alone do something; all get what it returns, or end if it fails."""
+        """Run a function in the main process; all processes return its result, or exit if it fails."""
         return function()
 
     def agree(self, value: T, what: str) -> T:
-        """The value, if all processes have the same."""
+        """Return the value if all processes have the same one."""
         return value
 
     def local_main_first(self) -> AbstractContextManager[None]:
-        """One process of each machine goes first: it may have to download something."""
+        """Let one process of each machine go first, because it may have to download something."""
         return nullcontext()
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Mixed precision, if it was asked for."""
+        """Return a context with mixed precision, if configured."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add to the gradients."""
+        """Accumulate gradients."""
         loss.backward()
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """One step of the optimiser."""
+        """Take one step of the optimiser."""
         optimizer.step()
 
 
 class Accelerated(Distributed):
-    """What accelerate makes of its launcher's options and environment variables."""
+    """Several processes, or mixed precision, as configured for accelerate."""
 
     def __init__(self, accelerator: Accelerator):
         self._accelerator = accelerator
@@ -142,12 +141,12 @@ class Accelerated(Distributed):
             return rows
         sizes = self._sizes(len(rows))
         starts = [sum(sizes[:i]) for i in range(self.processes)]
-        on_cpu = rows.device.type == "cpu"  # then they may be too many for memory
+        on_cpu = rows.device.type == "cpu"  # they may exceed the memory
         whole = (
             allocate(sum(sizes), rows) if on_cpu else rows.new_empty(sum(sizes), *rows.shape[1:])
         )
         step = max(1, SENT_BYTES // max(1, whole[:1].nbytes))
-        for first in range(0, max(sizes), step):  # few at a time: memory holds one copy, not three
+        for first in range(0, max(sizes), step):  # in parts: memory holds one copy, not three
             part = rows.new_zeros(step, *rows.shape[1:], device=self.device)
             part[: len(rows[first : first + step])] = rows[first : first + step]
             with _together():
@@ -171,7 +170,7 @@ class Accelerated(Distributed):
         if self.processes == 1:
             return loss
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        # One buffer: a step waits for the others once.
+        # One buffer, so that a step waits for the other processes once.
         flat = self.all_reduce(torch.cat([*(g.flatten() for g in gradients), loss.reshape(1)]))
         for p, part in zip(
             parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True
@@ -233,18 +232,18 @@ class Accelerated(Distributed):
             scaler.update()
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes arrive."""
         with _together():
             self._accelerator.wait_for_everyone()
 
     def leave(self, failed: bool = False) -> None:
-        """Part from the others; without this, the end of a process may hang or abort."""
-        # NCCL parts together, which one that failed cannot ask of the others.
+        """Leave the process group; without this, the end of a process may hang or abort."""
+        # With NCCL all processes leave together, which a failed one cannot request.
         if not failed or self._accelerator.state.backend == "gloo":
             self._accelerator.end_training()
 
     def _sizes(self, count: int) -> list[int]:
-        """What each process has for `count`."""
+        """Return the `count` of each process."""
         with _together():
             sizes: list[int] = self._accelerator.gather(
                 torch.tensor([count], device=self.device)
@@ -264,23 +263,23 @@ _current: Distributed = SINGLE_PROCESS
 
 
 def current() -> Distributed:
-    """The distributed that work is done with."""
+    """Return the active execution context."""
     return _current
 
 
 def launched_processes() -> int:
-    """How many processes a launcher has started."""
+    """Return the number of processes that a launcher has started."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 @contextmanager
 def launched() -> Iterator[Distributed]:
-    """Work as torchrun, `accelerate launch` or accelerate's environment variables ask for.
+    """Use what torchrun, `accelerate launch` or accelerate's environment variables configure.
 
-    Without any of them, as ever: then accelerate is not even imported.
+    Without any of them, a single process is used and accelerate is not imported.
 
     Raises:
-        RememberingError: if accelerate cannot do what is asked for.
+        RememberingError: If accelerate does not support the configuration.
     """
     if launched_processes() == 1 and not any(name.startswith("ACCELERATE_") for name in os.environ):
         yield SINGLE_PROCESS
@@ -289,7 +288,7 @@ def launched() -> Iterator[Distributed]:
     _current = distributed = Accelerated(_accelerator())
     try:
         yield distributed
-        distributed.wait()  # not after a failure: the others may be waiting elsewhere
+        distributed.wait()  # not after a failure: the others may wait in another operation
     except BaseException:
         distributed.leave(failed=True)
         raise
@@ -302,7 +301,7 @@ def _accelerator() -> Accelerator:
     from accelerate import Accelerator
     from accelerate.utils import InitProcessGroupKwargs
 
-    # Told by torchrun alone, accelerate would not think of the CPU.
+    # With torchrun alone, accelerate would not choose the CPU.
     has_device = getattr(torch, "accelerator", torch.cuda).is_available()
     try:
         accelerator = Accelerator(
@@ -332,11 +331,11 @@ def _accelerator() -> Accelerator:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Around what processes do together: it fails if one of them has ended."""
+    """Turn the failure of a collective operation into an error that names its cause."""
     try:
         yield
     except RuntimeError as error:
         raise RememberingError(
-            "another process has ended, so this one ends, too; see what that one said "
+            "another process has ended, so this one ends, too; see its error message "
             f"({str(error).splitlines()[0]})"
         ) from error

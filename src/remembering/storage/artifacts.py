@@ -90,6 +90,8 @@ class StoredFile:
         except StorageError as error:
             if self._folder.stat(self.name) is None:  # removed by a writer
                 return verified(self._folder, self.name, self._entry, self._map.numpy().tobytes())
+            if error.__cause__ is not None:  # it could not be read at all
+                raise
             raise StorageError(
                 f"{self._folder.path / self.name} has changed since the model was loaded; restore "
                 "it from a copy and load the model again"

@@ -136,7 +136,8 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
         from remembering.errors import RememberingError
 
         with launched() as distributed:
-            assert current() is distributed and (distributed.processes, distributed.accumulation_steps) == (2, 3)
+            assert current() is distributed
+            assert (distributed.processes, distributed.accumulation_steps) == (2, 3)
             assert distributed.about() == {"processes": 2, "mixed_precision": "bf16"}
             with distributed.autocast():
                 assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
@@ -152,7 +153,8 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
             used, unused = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
             if distributed.main:  # the other had no images in this step
                 (2 * used.sum()).backward()
-            loss = distributed.reduce_gradients([used, unused], torch.tensor(1.0 - distributed.rank))
+            own = torch.tensor(1.0 - distributed.rank)
+            loss = distributed.reduce_gradients([used, unused], own)
             assert loss.item() == 1.0
             assert (used.grad.tolist(), unused.grad.tolist()) == ([2.0, 2.0], [0.0])
             mine = torch.full((3,), float(distributed.rank))

@@ -94,7 +94,7 @@ class Distributed:
         """Copy the tensors of the main process to all processes, in place."""
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """Run a function in the main process; all processes return its result, or exit if it fails."""
+        """Run a function in the main process; all return its result, or exit if it fails."""
         return function()
 
     def agree(self, value: T, what: str) -> T:

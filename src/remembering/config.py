@@ -106,6 +106,22 @@ class RouterSettings:
 
 
 @dataclass(frozen=True)
+class FusionSettings:
+    """How the adapter of a new task takes over the tasks of an old adapter."""
+
+    start: Literal["copy", "fresh"] = "copy"
+    """copy: training starts from the old adapter and head. fresh: from a new adapter and head."""
+    labels: Literal["soft", "hard"] = "soft"
+    """Targets of the replayed images. soft: the probabilities of the old adapter, with squared
+    error (the paper). hard: their labels, with cross-entropy (the authors' script)."""
+    replay: Literal["all", "nearest"] = "all"
+    """Replayed tasks. all: every task of the old adapter. nearest: the most similar one."""
+
+    def __post_init__(self) -> None:
+        schema.check(self, "settings", "fusion")
+
+
+@dataclass(frozen=True)
 class Settings:
     """How a model learns tasks.
 
@@ -142,6 +158,7 @@ class Settings:
     alpha: float = 0.5
     seed: int = 0
     router: RouterSettings = field(default_factory=RouterSettings)
+    fusion: FusionSettings = field(default_factory=FusionSettings)
 
     def __post_init__(self) -> None:
         schema.check(self, "settings")

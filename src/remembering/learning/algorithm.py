@@ -84,16 +84,16 @@ def learn(
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
     if settings.capacity is None or len(state.adapters) < settings.capacity:
-        # Lines 21-23: a new adapter for this task alone.
+        # Lines 20-22: a new adapter for this task alone.
         absorbed = None
         adapter, head = _train_adapter(state, backbone, task, encoded, progress, checkpoint)
     else:
-        # Lines 9-18: the new adapter absorbs that of the most similar old task.
+        # Lines 9-17: the new adapter absorbs that of the most similar old task.
         nearest = _most_similar_task(state, encoded)
         absorbed = nearest.adapter
         adapter, head = _fuse(state, backbone, task, encoded, nearest, progress, checkpoint)
 
-    # Line 19: Gate(e) <- t for every task e that the absorbed adapter served.
+    # Line 18: Gate(e) <- t for every task e that the absorbed adapter served.
     tasks = [
         replace(old, adapter=number) if old.adapter == absorbed else old for old in state.tasks
     ]

@@ -18,6 +18,8 @@ Settings are the paper's: latent dimension 1, 10 epochs, batches of 128, AdamW w
 weight decay is 0.01 for plain views and 0.05 for crops. Nothing is selected on test images.
 
 The record is written after every measurement; measurements that it contains are not repeated.
+`--table` prints it as the table of docs/fidelity.md. `dead` counts autoencoders whose latent is 0
+for all images that were tried: their ReLU passes no gradient, and they output a constant.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import argparse
 import gzip
 import json
 import platform
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -95,7 +98,11 @@ def cases(seeds: list[int]) -> Iterator[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", required=True, help="folder or hub name of a ViT-Ti/16")
+    parser.add_argument(
+        "--backbone",
+        default="WinKawaks/vit-tiny-patch16-224",
+        help="folder or hub name of a ViT-Ti/16",
+    )
     parser.add_argument("--cifar100", help="folder with CIFAR-100 in its hub layout")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--seeds", default="0,1,2")
@@ -103,11 +110,46 @@ def main() -> None:
     parser.add_argument("--views", default="plain,crops")
     parser.add_argument("--cache", type=Path, default=Path("runs/paper-routing"))
     parser.add_argument("--out", type=Path, default=Path("results/paper-routing.json.gz"))
+    parser.add_argument("--table", action="store_true", help="print the record as Markdown")
     options = parser.parse_args()
+    if options.table:
+        print(table(read_record(options.out)), end="")
+        return
     measure = Measurement(options)
     for case in cases([int(seed) for seed in options.seeds.split(",")]):
         if case.tokens in options.tokens.split(",") and case.views in options.views.split(","):
             measure.run(case)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the record of earlier measurements."""
+    record: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return record
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the record as a Markdown table: mean ± sample deviation over seeds, in percent."""
+    lines = [
+        "| split | form | tokens | views | start | seeds | " + " | ".join(UNITS) + " | dead |",
+        "| --- " * 5 + "| ---: " * (len(UNITS) + 2) + "|",
+    ]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in record["measurements"]:
+        case = row["case"]
+        key = tuple(case[name] for name in ("split", "form", "tokens", "views", "start"))
+        groups.setdefault(key, []).append(row)
+    order = list(SPLITS)
+    for key, rows in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0])):
+        cells = [_percent([row["routing_accuracy"][unit] for row in rows]) for unit in UNITS]
+        tasks = SPLITS[key[0]][1] * len(rows)
+        dead = f"{sum(row['dead_latents'] for row in rows)} of {tasks}"
+        lines.append("| " + " | ".join([*key, str(len(rows)), *cells, dead]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(values: list[float]) -> str:
+    mean = f"{100 * statistics.mean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 class Measurement:
@@ -125,7 +167,7 @@ class Measurement:
         self.sources: dict[str, Source] = {}
         self.record: dict[str, Any] = {"images": {}, "measurements": []}
         if options.out.exists():
-            self.record = json.loads(gzip.decompress(options.out.read_bytes()))
+            self.record = read_record(options.out)
         plain = self.backbones["plain"]
         self.record |= {
             "script": "scripts/measure_paper_routing.py",

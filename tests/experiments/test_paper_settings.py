@@ -6,6 +6,7 @@ script at commit c0fb764. docs/fidelity.md names the sentence or line of each.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -239,3 +240,21 @@ def test_the_footprint_of_table_2() -> None:
     one = 4 * 12 * 2 * 768 * find("paper/capacity").variants()["E=5"].learning.rank
     assert one == 73_728
     assert [f"{e * one / 1e6:.2f}M" for e in (5, 3, 2)] == ["0.37M", "0.22M", "0.15M"]
+
+
+@both
+@every
+def test_the_settings_learn_and_predict(whose: str, name: str, checkpoints: dict[str, Any]) -> None:
+    """Three tasks with the settings of a file, but for their length and with one adapter."""
+    backbone = Backbone.load(checkpoints["vit-classifier"])
+    settings = next(iter(find(f"{whose}/{name}").variants().values())).learning
+    settings = replace(settings, epochs=1, router=replace(settings.router, epochs=1))
+    if settings.capacity is not None:
+        settings = replace(settings, capacity=1, memory=4)
+    model = RememberingTransformer.from_backbone(backbone, settings)
+    for number in range(3):
+        model.learn(make_task(number, (f"a{number}", f"b{number}")))
+    prediction = model.predict(make_task(1).images, groups=torch.zeros(12))
+    assert len(set(prediction.tasks)) == 1
+    assert (model.footprint().heads == 0) == (whose == "authors")
+    assert len(model.state.adapters) == (3 if settings.capacity is None else 1)

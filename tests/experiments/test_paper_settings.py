@@ -159,6 +159,24 @@ def test_the_variants_are_the_rows_of_tables_2_and_3(whose: str, name: str) -> N
             assert all(vars(e.learning.fusion) == FUSION[whose] for e in variants.values())
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_the_ablations_of_fusion_differ_from_the_paper_in_one_setting(small: bool) -> None:
+    base = find("paper/capacity").variants(small)["E=2"].learning
+    variants = find("paper/fusion").variants(small)
+    changes = {
+        name: {k: v for k, v in vars(e.learning.fusion).items() if v != FUSION["paper"][k]}
+        for name, e in variants.items()
+    }
+    assert changes == {
+        "as in the paper": {},
+        "fresh start": {"start": "fresh"},
+        "hard labels": {"labels": "hard"},
+        "all tasks replayed": {"replay": "all"},
+    }
+    for experiment in variants.values():
+        assert replace(experiment.learning, fusion=base.fusion) == base
+
+
 @both
 @every
 def test_small_settings_are_those_of_the_table(whose: str, name: str) -> None:

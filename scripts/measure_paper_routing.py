@@ -9,12 +9,15 @@ measurement is one combination of
 - split and seed (the class order of the experiments of the same names);
 - form: `linear` (the paper) or `sigmoid` (the authors' script);
 - tokens: `mean` over the hidden dimension, or `flat`;
+- epochs: 10 as in the paper; 20 where CIFAR-100 has half of its images, so that the number of steps
+  is the paper's; 100 to show the effect of longer training;
 - start: `shared`, all autoencoders of a seed start from the same weights and see their data in the
-  same order (this library), or `own`, each starts from its own (the script);
+  same order (this library), or `own`, each starts from its own (the script); `closed`, the
+  minimum of the loss of the linear form in closed form, that is, training without end;
 - views: `plain` images, or `crops`, random resized crops and flips normalised with the mean and
   standard deviation of CIFAR, a new view in each epoch (the script).
 
-Settings are the paper's: latent dimension 1, 10 epochs, batches of 128, AdamW with lr 5e-3; the
+Other settings are the paper's: latent dimension 1, batches of 128, AdamW with lr 5e-3; the
 weight decay is 0.01 for plain views and 0.05 for crops. Nothing is selected on test images.
 
 The record is written after every measurement; measurements that it contains are not repeated.
@@ -48,6 +51,8 @@ from remembering.data.sources import load
 from remembering.data.sources.base import LabelledImages, Source
 from remembering.inference.token_cache import batches
 from remembering.routing.autoencoder import AutoencoderRouter
+from remembering.routing.reconstruction import ReconstructionRouter
+from remembering.routing.subspace import SubspaceRouter
 from remembering.runtime.distributed import SINGLE_PROCESS
 from remembering.runtime.files import write_atomic
 from remembering.runtime.seeding import generator, permutation
@@ -57,8 +62,9 @@ SPLITS = {
     "cifar100-10": ("cifar100", 10),
     "cifar100-20": ("cifar100", 20),
 }
+COLUMNS = ("split", "tokens", "views", "form", "start", "epochs")
 UNITS = {"sample": 1, "group_32": 32, "group_128": 128, "task": 10**9}
-EPOCHS = 10
+VIEWS = 10
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 EVALUATED_ROWS = 64
 
@@ -71,29 +77,37 @@ class Case:
     seed: int
     form: Literal["linear", "sigmoid"]
     tokens: Literal["mean", "flat"]
-    start: Literal["shared", "own"]
+    start: Literal["shared", "own", "closed"]
     views: Literal["plain", "crops"]
+    epochs: int
 
 
 PAPER: tuple[Any, Any] = ("linear", "shared")
 SCRIPT: tuple[Any, Any] = ("sigmoid", "own")
 CROSSED: tuple[tuple[Any, Any], ...] = (("linear", "own"), ("sigmoid", "shared"))
+CLOSED: tuple[Any, Any] = ("linear", "closed")
 CIFAR_100 = ("cifar100-10", "cifar100-20")
 
 
 def cases(seeds: list[int]) -> Iterator[Case]:
     """Iterate over all measurements, the most important first."""
-    plan: list[tuple[Any, Any, tuple[tuple[Any, Any], ...], Any]] = [
-        ("mean", "plain", (PAPER, SCRIPT, *CROSSED), SPLITS),
-        ("flat", "plain", (PAPER, SCRIPT), SPLITS),
-        ("mean", "crops", (PAPER, SCRIPT, *CROSSED), SPLITS),
-        ("flat", "crops", (SCRIPT,), CIFAR_100),  # the script flattens the tokens of CIFAR-100
+    every = (PAPER, SCRIPT, *CROSSED)
+    plan: list[tuple[Any, Any, tuple[tuple[Any, Any], ...], Any, int]] = [
+        ("mean", "plain", every, SPLITS, 10),
+        ("mean", "plain", every, CIFAR_100, 20),
+        ("mean", "plain", (CLOSED,), SPLITS, 0),
+        ("mean", "plain", (PAPER, SCRIPT), SPLITS, 100),
+        ("flat", "plain", (PAPER, SCRIPT), CIFAR_100, 20),
+        ("flat", "plain", (PAPER, SCRIPT), ("cifar10-5",), 10),
+        ("mean", "crops", every, ("cifar10-5",), 10),
+        ("mean", "crops", every, CIFAR_100, 20),
+        ("flat", "crops", (SCRIPT,), CIFAR_100, 20),  # the script flattens CIFAR-100
     ]
-    for tokens, views, forms, splits in plan:
-        for form, start in forms:
-            for seed in seeds:
-                for split in splits:
-                    yield Case(split, seed, form, tokens, start, views)
+    for tokens, views, forms, splits, epochs in plan:
+        for seed in seeds:
+            for split in splits:
+                for form, start in forms:
+                    yield Case(split, seed, form, tokens, start, views, epochs)
 
 
 def main() -> None:
@@ -130,20 +144,20 @@ def read_record(path: Path) -> dict[str, Any]:
 def table(record: dict[str, Any]) -> str:
     """Return the record as a Markdown table: mean ± sample deviation over seeds, in percent."""
     lines = [
-        "| split | form | tokens | views | start | seeds | " + " | ".join(UNITS) + " | dead |",
-        "| --- " * 5 + "| ---: " * (len(UNITS) + 2) + "|",
+        "| " + " | ".join([*COLUMNS, "seeds", *UNITS, "dead"]) + " |",
+        "| --- " * (len(COLUMNS) - 1) + "| ---: " * (len(UNITS) + 3) + "|",
     ]
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in record["measurements"]:
         case = row["case"]
-        key = tuple(case[name] for name in ("split", "form", "tokens", "views", "start"))
+        key = tuple(case[name] for name in COLUMNS)
         groups.setdefault(key, []).append(row)
     order = list(SPLITS)
     for key, rows in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0])):
         cells = [_percent([row["routing_accuracy"][unit] for row in rows]) for unit in UNITS]
         tasks = SPLITS[key[0]][1] * len(rows)
         dead = f"{sum(row['dead_latents'] for row in rows)} of {tasks}"
-        lines.append("| " + " | ".join([*key, str(len(rows)), *cells, dead]) + " |")
+        lines.append("| " + " | ".join([*map(str, key), str(len(rows)), *cells, dead]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -228,10 +242,10 @@ class Measurement:
         if case.views == "plain":
             return self._cached(case, "train", 0)[rows.numpy()]
         if case.tokens == "mean":
-            views = [self._cached(case, "train", epoch)[rows.numpy()] for epoch in range(EPOCHS)]
+            views = [self._cached(case, "train", epoch)[rows.numpy()] for epoch in range(VIEWS)]
             return torch.cat(views)
         images = self._source(case).train.images
-        return torch.cat([self._embed(case, images, rows, epoch) for epoch in range(EPOCHS)])
+        return torch.cat([self._embed(case, images, rows, epoch) for epoch in range(VIEWS)])
 
     def _embed(self, case: Case, images: Any, rows: Tensor, epoch: int | None) -> Tensor:
         """Return σ(V), float32, of some images; `epoch` selects the random view."""
@@ -267,7 +281,7 @@ class Measurement:
 
     @torch.inference_mode()
     def _evaluate(
-        self, case: Case, router: AutoencoderRouter, tasks: list[Tensor]
+        self, case: Case, router: ReconstructionRouter, tasks: list[Tensor]
     ) -> tuple[dict[str, list[float]], int]:
         """Return routing accuracy by unit and task, and how many experts have a dead latent."""
         test, labels = self._cached(case, "test", 0), self._source(case).test.labels
@@ -299,17 +313,18 @@ class _Rows:
         return torch.from_numpy(self.file[index].astype(np.float32))
 
 
-def _router(case: Case) -> AutoencoderRouter:
+def _router(case: Case) -> ReconstructionRouter:
     crops = case.views == "crops"
+    closed = case.start == "closed"
     settings = RouterSettings(
-        "autoencoder",
+        "subspace" if closed else "autoencoder",
         layers=(0,),
         tokens=case.tokens,
         form=case.form,
         weight_decay=0.05 if crops else 0.01,
-        epochs=1 if crops else EPOCHS,  # the views of all epochs are passed at once
+        epochs=max(1, case.epochs // VIEWS if crops else case.epochs),  # all views are passed
     )
-    return AutoencoderRouter(settings)
+    return SubspaceRouter(settings) if closed else AutoencoderRouter(settings)
 
 
 def _tasks(source: Source, case: Case) -> list[Tensor]:
@@ -338,7 +353,7 @@ def _check_means(backbone: Backbone) -> None:
     """Raise unless the fast token means are those of the router."""
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        expected = _router(Case("cifar10-5", 0, "linear", "mean", "own", "plain")).features(
+        expected = _router(Case("cifar10-5", 0, "linear", "mean", "own", "plain", 1)).features(
             [backbone.embed(images)]
         )
     torch.testing.assert_close(_features(backbone, "mean", images), expected, rtol=0, atol=1e-6)

@@ -107,15 +107,20 @@ class RouterSettings:
 
 @dataclass(frozen=True)
 class FusionSettings:
-    """How the adapter of a new task takes over the tasks of an old adapter."""
+    """How the adapter of a new task takes over the tasks of an old adapter.
+
+    Attributes:
+        start: copy: training starts from the old adapter and head. fresh: from a new adapter and
+            head.
+        labels: Targets of the replayed images. soft: the probabilities of the old adapter, with
+            squared error, as in the paper. hard: their labels, with cross-entropy, as in the
+            authors' script.
+        replay: Replayed tasks. all: every task of the old adapter. nearest: the most similar one.
+    """
 
     start: Literal["copy", "fresh"] = "copy"
-    """copy: training starts from the old adapter and head. fresh: from a new adapter and head."""
     labels: Literal["soft", "hard"] = "soft"
-    """Targets of the replayed images. soft: the probabilities of the old adapter, with squared
-    error (the paper). hard: their labels, with cross-entropy (the authors' script)."""
     replay: Literal["all", "nearest"] = "all"
-    """Replayed tasks. all: every task of the old adapter. nearest: the most similar one."""
 
     def __post_init__(self) -> None:
         schema.check(self, "settings", "fusion")

@@ -13,7 +13,7 @@ from remembering import schema
 from remembering.errors import RememberingError
 
 Tokens = Literal["mean", "flat", "pooled"]
-Augment = Literal["none", "flip", "crop"]
+Augment = Literal["none", "flip", "crop", "resized_crop"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class RouterSettings:
         epochs: Training epochs of an autoencoder.
         lr: Learning rate of an autoencoder.
         batch_size: Batch size of an autoencoder.
+        form: linear: the autoencoder of the paper. sigmoid: that of its authors' script, with
+            biases, a ReLU after every layer but the last, and a sigmoid after the last.
+        weight_decay: Weight decay of an autoencoder.
     """
 
     kind: Literal["gaussian", "autoencoder", "subspace"] = "gaussian"
@@ -57,6 +60,8 @@ class RouterSettings:
     epochs: int = 10
     lr: float = 5e-3
     batch_size: int = 128
+    form: Literal["linear", "sigmoid"] = "linear"
+    weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
         schema.check(self, "settings", "router")
@@ -68,6 +73,7 @@ class RouterSettings:
         _at_least("router.epochs", self.epochs, 1)
         _at_least("router.batch_size", self.batch_size, 1)
         _positive("router.lr", self.lr)
+        _decay("router.weight_decay", self.weight_decay)
         if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:
             raise RememberingError(
                 f"router.layers = {self.layers} must be increasing numbers of at least 0"
@@ -82,6 +88,11 @@ class RouterSettings:
                 f"router.hidden requires router.kind = autoencoder; the {self.kind} router has no "
                 "hidden layer"
             )
+        if self.kind != "autoencoder" and self.form != "linear":
+            raise RememberingError(
+                f"router.form = {self.form} requires router.kind = autoencoder; the {self.kind} "
+                "router has no activations"
+            )
 
     def resolved(self, depth: int) -> RouterSettings:
         """Return these settings with explicit layers and tokens, for a backbone of some depth."""
@@ -92,6 +103,27 @@ class RouterSettings:
             layers=self.layers or (tuple(spread) if deep else (0,)),
             tokens=self.tokens or ("pooled" if deep else "mean"),
         )
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """How the adapter of a new task takes over the tasks of an old adapter.
+
+    Attributes:
+        start: copy: training starts from the old adapter and head. fresh: from a new adapter and
+            head.
+        labels: Targets of the replayed images. soft: the probabilities of the old adapter, with
+            squared error, as in the paper. hard: their labels, with cross-entropy, as in the
+            authors' script.
+        replay: Replayed tasks. all: every task of the old adapter. nearest: the most similar one.
+    """
+
+    start: Literal["copy", "fresh"] = "copy"
+    labels: Literal["soft", "hard"] = "soft"
+    replay: Literal["all", "nearest"] = "all"
+
+    def __post_init__(self) -> None:
+        schema.check(self, "settings", "fusion")
 
 
 @dataclass(frozen=True)
@@ -108,8 +140,9 @@ class Settings:
         lr: Learning rate of adapters and heads.
         weight_decay: Weight decay of adapters and heads.
         augment: Random augmentation of the training images. flip: horizontal flips. crop: flips,
-            and shifts by up to an eighth of the size. With flip and crop, the layers before
-            first_layer are computed in every epoch instead of once.
+            and shifts by up to an eighth of the size. resized_crop: flips, and parts of 8 to 100 %
+            of the area, enlarged to the whole. With augmentation, the layers before first_layer
+            are computed in every epoch instead of once.
         capacity: Maximum number of adapters (E in the paper). When it is reached, the adapter of a
             new task is fused with the most similar one. If None, there is no limit.
         memory: Replay images kept per task (M in the paper); only used with a capacity.
@@ -130,6 +163,7 @@ class Settings:
     alpha: float = 0.5
     seed: int = 0
     router: RouterSettings = field(default_factory=RouterSettings)
+    fusion: FusionSettings = field(default_factory=FusionSettings)
 
     def __post_init__(self) -> None:
         schema.check(self, "settings")
@@ -140,10 +174,7 @@ class Settings:
         _at_least("memory", self.memory, 1)
         _at_least("seed", self.seed, 0)
         _positive("lr", self.lr)
-        if not 0 <= self.weight_decay < 1e6:
-            raise RememberingError(
-                f"weight_decay = {self.weight_decay} must be at least 0 and below 1e6"
-            )
+        _decay("weight_decay", self.weight_decay)
         if not 0 < self.alpha <= 1:
             raise RememberingError(f"alpha = {self.alpha} must be above 0 and at most 1")
         if self.capacity is not None:
@@ -153,6 +184,11 @@ class Settings:
 def _at_least(name: str, value: int, lowest: int) -> None:
     if value < lowest:
         raise RememberingError(f"{name} = {value} must be at least {lowest}")
+
+
+def _decay(name: str, value: float) -> None:
+    if not 0 <= value < 1e6:
+        raise RememberingError(f"{name} = {value} must be at least 0 and below 1e6")
 
 
 def _positive(name: str, value: float) -> None:

@@ -66,7 +66,20 @@ def test_a_crop_moves_by_up_to_an_eighth_and_reflects() -> None:
     assert {mirror for mirror, _, _ in found} == {False, True}
 
 
-@pytest.mark.parametrize("kind", ["flip", "crop"])
+def test_a_resized_crop_is_a_part_of_the_image_enlarged() -> None:
+    """On a linear ramp the range that remains shows which part was cut out."""
+    ramp = torch.linspace(0, 1, 33)[None, None, :].expand(1, 33, 33)
+    images = ramp.repeat(200, 1, 1, 1)
+    after = changed(images, "resized_crop", torch.arange(200))
+    assert after.shape == images.shape
+    covered = after.amax((1, 2, 3)) - after.amin((1, 2, 3))
+    assert 0.2 < covered.min() < 0.4  # sides of 8 % of the area at the narrowest aspect: 0.24
+    assert covered.max() > 0.95
+    rising = (after[..., -1] > after[..., 0]).flatten(1).all(1)
+    assert 60 < rising.sum() < 140  # the others are flipped
+
+
+@pytest.mark.parametrize("kind", ["flip", "crop", "resized_crop"])
 def test_depends_on_seed_task_epoch_and_position_alone(kind: str) -> None:
     images = noise()
     whole = changed(images, kind)

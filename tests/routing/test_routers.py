@@ -19,7 +19,13 @@ from remembering.routing.subspace import top_eigenvectors
 
 PAPER = RouterSettings("autoencoder", epochs=200)
 KINDS = {kind: replace(PAPER, kind=kind) for kind in ROUTERS}  # type: ignore[arg-type]
-CASES = {**KINDS, "four layers": replace(PAPER, hidden=32), "latent 3": replace(PAPER, latent=3)}
+CASES = {
+    **KINDS,
+    "four layers": replace(PAPER, hidden=32),
+    "latent 3": replace(PAPER, latent=3),
+    "sigmoid": replace(PAPER, form="sigmoid"),
+    "sigmoid, four layers": replace(PAPER, form="sigmoid", hidden=32),
+}
 
 
 def features(task: int, n: int = 60, dim: int = 17) -> Tensor:
@@ -176,6 +182,21 @@ def test_what_is_left_open_suits_the_kind(depth: int, layers: tuple[int, ...]) -
     assert RouterSettings(layers=(1,)).resolved(depth).layers == (1,)
 
 
+def test_the_sigmoid_form_is_the_autoencoder_of_the_authors_script() -> None:
+    """Linear with bias, ReLU, linear with bias, sigmoid, as modules of torch compute it."""
+    made = make_router(replace(PAPER, form="sigmoid", latent=2, epochs=20))
+    x = features(0)
+    expert = made.fit(x, targets(), rng())
+    encoder, decoder = torch.nn.Linear(17, 2), torch.nn.Linear(2, 17)
+    state = [expert[key] for key in ("weight1", "bias1", "weight2", "bias2")]
+    for parameter, value in zip([*encoder.parameters(), *decoder.parameters()], state, strict=True):
+        parameter.data = value
+    latent = encoder(x).relu()
+    torch.testing.assert_close(made.encode(x, expert), latent)
+    error = (decoder(latent).sigmoid() - x).square().mean(1).double()
+    torch.testing.assert_close(made.with_expert(0, expert).scores(x)[:, 0], error)
+
+
 @settings(max_examples=30)
 @given(latent=st.integers(1, 4), task=st.integers(0, 50), n=st.integers(5, 80))
 def test_the_closed_form_is_at_least_as_good_as_training(latent: int, task: int, n: int) -> None:
@@ -226,6 +247,8 @@ def test_the_fast_error_equals_the_plain_one() -> None:
         {"layers": (-1,)},
         {"layers": (2, 1)},
         {"hidden": 8},
+        {"form": "sigmoid"},
+        {"weight_decay": -0.1},
         {"epochs": 0},
         {"lr": float("nan")},
     ],

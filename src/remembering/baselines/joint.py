@@ -18,8 +18,10 @@ from remembering.runtime.progress import SILENT, Progress
 
 
 class Joint(SingleAdapter):
-    """Store all data and train one adapter of the same rank for the same number of epochs.
+    """Store all data and train one adapter of the same rank for the total number of epochs.
 
+    `settings.epochs` are the epochs per task; the paper's oracle passes over all data for as many
+    epochs as all tasks have together, that is `settings.epochs` times the number of tasks.
     Training is deferred until the first prediction and uses all tasks learned by then:
     ℓ = cross entropy over all classes, on all images in one shuffled order.
     """
@@ -75,7 +77,8 @@ class Joint(SingleAdapter):
         head = self.head.extended(self.classes)
         name = "all tasks (joint training)"
         training_set = TrainingSet(token_cache, head.targets(labels), name, number=0)
+        settings = replace(self.settings, epochs=self.settings.epochs * len(self.data))
         self.adapter, self.head = train(
-            self.backbone, self.adapter, head, training_set, self.settings, None, self.progress
+            self.backbone, self.adapter, head, training_set, settings, None, self.progress
         )
         self.stale = False

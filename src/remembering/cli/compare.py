@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
         backbone=options.backbone or experiment.backbone,
         image_size=experiment.image_size if options.image_size is None else options.image_size,
     )
-    title = Path(options.name).stem
+    title = find(options.name).name
     out = options.out or Path("runs/compare") / (f"{title}-small" if options.small else title)
 
     from remembering.cli.terminal import TerminalProgress, show

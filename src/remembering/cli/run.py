@@ -93,7 +93,7 @@ def _run_variants(
 
     options = next(iter(runs.values()))
     seeds = parse_seeds(options.seeds) or [options.experiment.learning.seed]
-    title = Path(options.name).stem
+    title = find(options.name).name
     base = Path("runs") / (f"{title}-small" if options.small else title)
     choose = _last_used_folder if options.resume else unused_folder
     out = options.out or distributed.on_main(lambda: choose(base))

@@ -14,10 +14,13 @@ from torch import Tensor
 
 from remembering.config import Augment
 from remembering.data.images import ImageBatch, Images
+from remembering.data.resized_crop import resized_crop
 from remembering.runtime.seeding import uniform
 
 SHIFT = 8
 """A crop shifts an image by up to 1 / SHIFT of each side: 4 of 32 pixels, 28 of 224."""
+_NUMBERS = {"none": 3, "flip": 3, "crop": 3, "resized_crop": 5}
+"""Random numbers per image."""
 
 
 def augmented(
@@ -27,7 +30,8 @@ def augmented(
 
     Args:
         images: Images (channels, height, width).
-        augment: "none", "flip" (horizontally, with probability 1/2) or "crop" (flip and shift).
+        augment: "none", "flip" (horizontally, with probability 1/2), "crop" (flip and shift)
+            or "resized_crop" (flip and enlarge a part).
         index: Position of each image in its task.
         seed: Seed of the run.
         task: Number of the task.
@@ -38,7 +42,8 @@ def augmented(
         raise ValueError(f"{len(images)} images but {len(positions)} positions")
 
     def change(i: int) -> Tensor:
-        return _augment(images[i], augment, uniform(3, seed, "augment", task, epoch, positions[i]))
+        chance = uniform(_NUMBERS[augment], seed, "augment", task, epoch, positions[i])
+        return _augment(images[i], augment, chance)
 
     if isinstance(images, Tensor):
         return torch.stack([change(i) for i in range(len(positions))])
@@ -46,10 +51,12 @@ def augmented(
 
 
 def _augment(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:
-    """Augment one image; `chance` holds three numbers in 0..1."""
+    """Augment one image; `chance` holds numbers in 0..1."""
     if augment == "none":
         return image
-    flip, down, right = chance
+    flip, down, right = chance[:3]
+    if augment == "resized_crop":
+        image = resized_crop(image, chance[1:])
     height, width = image.shape[-2:]
     rows, columns = torch.arange(height), torch.arange(width)
     if augment == "crop":

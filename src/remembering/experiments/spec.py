@@ -134,13 +134,15 @@ class ExperimentFile:
     def variants(self, small: bool = False) -> dict[str | None, Experiment]:
         """Return the experiment's variants by name, or a single one without a name."""
         base = {k: v for k, v in self.table.items() if k not in ("small", "variants")}
+        changes = self.table.get("variants", {})
         if small:
             if "small" not in self.table:
                 raise RememberingError(
                     f"{self.path} has no [small] settings; run it without --small"
                 )
             base = _merged(base, self.table["small"])
-        variants = _merged({}, self.table.get("variants", {}))
+            changes = base.pop("variants", changes)
+        variants = _merged({}, changes)
         if not variants:
             return {None: schema.read(Experiment, base, str(self.path))}
         return {
@@ -151,20 +153,23 @@ class ExperimentFile:
 
 def names() -> list[str]:
     """Return the names of the experiments that the library contains."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    paths = (path.relative_to(_FOLDER).with_suffix("") for path in _FOLDER.rglob("*.toml"))
+    return sorted(path.as_posix() for path in paths)
 
 
 def find(name: str) -> ExperimentFile:
     """Return an experiment by name, or by the path of a TOML file."""
     path = Path(name)
-    if path.suffix != ".toml":
+    if path.suffix == ".toml":
+        name = path.stem
+    else:
         path = _FOLDER / f"{name}.toml"
         if name not in names():
             close = difflib.get_close_matches(name, names(), n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names())}"
             raise RememberingError(f"there is no experiment '{name}'; {hint}")
     try:
-        return ExperimentFile(path.stem, path, tomllib.loads(path.read_text()))
+        return ExperimentFile(name, path, tomllib.loads(path.read_text()))
     except OSError as error:
         raise RememberingError(f"{path} cannot be read ({error.strerror})") from error
     except ValueError as error:  # invalid TOML or UTF-8, or a number that overflows

@@ -84,15 +84,16 @@ def learn(
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
 
     if settings.capacity is None or len(state.adapters) < settings.capacity:
-        # Lines 21-23: a new adapter for this task alone.
+        # Lines 20-22: a new adapter for this task alone.
         absorbed = None
         adapter, head = _train_adapter(state, backbone, task, encoded, progress, checkpoint)
     else:
-        # Lines 9-18: the new adapter absorbs that of the most similar old task.
-        absorbed = _most_similar_adapter(state, encoded)
-        adapter, head = _fuse(state, backbone, task, encoded, absorbed, progress, checkpoint)
+        # Lines 9-17: the new adapter absorbs that of the most similar old task.
+        nearest = _most_similar_task(state, encoded)
+        absorbed = nearest.adapter
+        adapter, head = _fuse(state, backbone, task, encoded, nearest, progress, checkpoint)
 
-    # Line 19: Gate(e) <- t for every task e that the absorbed adapter served.
+    # Line 18: Gate(e) <- t for every task e that the absorbed adapter served.
     tasks = [
         replace(old, adapter=number) if old.adapter == absorbed else old for old in state.tasks
     ]
@@ -202,10 +203,10 @@ def _train_adapter(
     )
 
 
-def _most_similar_adapter(state: ModelState, encoded: EncodedTask) -> int:
-    """Return the adapter of the old task whose expert finds the new task most familiar."""
+def _most_similar_task(state: ModelState, encoded: EncodedTask) -> TaskRecord:
+    """Return the old task whose expert finds the new task most familiar."""
     sums = torch.stack([state.router.scores(part).sum(0) for part in encoded.chunks()]).sum(0)
-    return state.tasks[int(current().all_reduce(sums).argmin())].adapter
+    return state.tasks[int(current().all_reduce(sums).argmin())]
 
 
 def _fuse(
@@ -213,15 +214,21 @@ def _fuse(
     backbone: Backbone,
     task: Task,
     encoded: EncodedTask,
-    absorbed: int,
+    nearest: TaskRecord,
     progress: Progress,
     checkpoint: Checkpoint | None,
 ) -> tuple[Adapter, Head]:
-    """Train a new adapter on the task while distilling the absorbed one, for all its tasks."""
+    """Train a new adapter on the task while distilling that of the most similar task."""
     settings, distributed, number = state.settings, current(), state.next_number
-    old_adapter, old_head = state.adapters[absorbed], state.heads[absorbed]
-    memories = [state.memories[record.number] for record in state.served_by(absorbed)]
-    head = state.extended_head(old_head, task.classes, backbone)
+    old_adapter, old_head = state.adapters[nearest.adapter], state.heads[nearest.adapter]
+    served = state.served_by(nearest.adapter) if settings.fusion.replay == "all" else (nearest,)
+    memories = [state.memories[record.number] for record in served]
+    if settings.fusion.start == "copy":
+        adapter, head = old_adapter, state.extended_head(old_head, task.classes, backbone)
+    else:
+        rng = generator(settings.seed, "task", number)
+        adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
+        head = state.new_head(tuple(dict.fromkeys([*old_head.classes, *task.classes])), backbone)
     past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
     inputs = [encoded.features, task.targets, *past]
     key = distributed.on_main(lambda: training_key(settings, number, inputs))
@@ -231,6 +238,7 @@ def _fuse(
         backbone,
         old_adapter,
         old_head,
+        adapter,
         head,
         training_set,
         memories,

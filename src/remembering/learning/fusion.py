@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.adapters.heads import Head
@@ -26,6 +27,7 @@ def fuse(
     backbone: Backbone,
     old_adapter: Adapter,
     old_head: Head,
+    adapter: Adapter,
     head: Head,
     training_set: TrainingSet,
     memories: Sequence[ReplayMemory],
@@ -40,17 +42,18 @@ def fuse(
     the loss is α ℓ_CE + (1 − α) ℓ_L2. For classes that the old head lacks, the targets of the
     distillation are 0.
 
-    The paper leaves two points open. Here the new adapter starts as a copy of the old one, where
-    ℓ_L2 is smallest, and the sums over samples are means over the two batches of a step, so that
-    α does not depend on the sizes of task and memory.
+    The sums over samples are means over the two batches of a step, so that α does not depend on
+    the sizes of task and memory. With `settings.fusion.labels = "hard"`, as in the authors' script,
+    the cross-entropy of the replayed labels takes the place of ℓ_L2.
 
     Args:
         backbone: The frozen backbone.
         old_adapter: The adapter that is absorbed.
         old_head: Its head.
-        head: A head with the classes of both.
+        adapter: Where training starts: the old adapter, or a new one.
+        head: Likewise, with the classes of both tasks.
         training_set: The new task.
-        memories: Replay memories of every task that the old adapter serves.
+        memories: Replay memories of tasks that the old adapter serves.
         settings: How to train.
         progress: Reports progress.
         checkpoint: Where to keep the progress of the training.
@@ -61,11 +64,15 @@ def fuse(
     """
     images = joined([memory.images for memory in memories])
     replayed = TokenCache(backbone, images, old_adapter.first_layer).filled(distributed)
-    targets = _soft_targets(backbone, old_adapter, old_head, head, replayed)
+    if settings.fusion.labels == "hard":
+        targets = head.targets([label for memory in memories for label in memory.labels])
+        targets = targets.to(backbone.device)
+    else:
+        targets = _soft_targets(backbone, old_adapter, old_head, head, replayed)
     distillation = _Distillation(backbone, replayed, targets, settings, training_set.number)
     return train(
         backbone,
-        old_adapter,
+        adapter,
         head,
         training_set,
         settings,
@@ -77,7 +84,10 @@ def fuse(
 
 
 class _Distillation:
-    """ℓ_L2 on the replay memories, one batch per step, in its own order."""
+    """The loss on the replay memories, one batch per step, in its own order.
+
+    `targets` are probabilities (n, outputs) for ℓ_L2, or outputs (n,) for cross-entropy.
+    """
 
     def __init__(
         self,
@@ -99,8 +109,11 @@ class _Distillation:
         return self._epoch(step // self._steps_per_epoch)[step % self._steps_per_epoch]
 
     def loss(self, adapter: Adapter, head: Head, index: Tensor) -> Tensor:
-        soft = logits(self.backbone, adapter, head, self.replayed[index]).softmax(1)
-        return (soft - self.targets[index]).square().sum(1).mean()
+        outputs = logits(self.backbone, adapter, head, self.replayed[index])
+        targets = self.targets[index]
+        if targets.ndim == 1:
+            return F.cross_entropy(outputs, targets)
+        return (outputs.softmax(1) - targets).square().sum(1).mean()
 
 
 @torch.no_grad()

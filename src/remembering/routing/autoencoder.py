@@ -18,11 +18,13 @@ from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 class AutoencoderRouter(ReconstructionRouter):
     """Autoencoders V̂ = G F σ(V) that minimise ℓ = (σ(V) − V̂)².
 
-    Trained with AdamW (β = 0.9, 0.999; weight decay 0.01).
+    Trained with AdamW (β = 0.9, 0.999).
 
     `hidden = 0` is the two-layer form: F encodes, G decodes, both linear without bias.
     `hidden = 32` with `latent = 1` is the four-layer form of the permutation tasks: widths
     dim → 32 → 1 → 32 → dim with biases, and a ReLU after each hidden layer.
+    `form = "sigmoid"` is that of the authors' script: layers with biases, a ReLU after each of
+    them but the last (the latent included), and a sigmoid after the last.
 
     >>> from remembering.config import RouterSettings
     >>> router = AutoencoderRouter(RouterSettings("autoencoder", epochs=1))
@@ -51,7 +53,10 @@ class AutoencoderRouter(ReconstructionRouter):
             for key, value in self._initial(features.shape[1], rng).items()
         }
         optimizer = torch.optim.AdamW(
-            expert.values(), lr=settings.lr, betas=(0.9, 0.999), weight_decay=0.01
+            expert.values(),
+            lr=settings.lr,
+            betas=(0.9, 0.999),
+            weight_decay=settings.weight_decay,
         )
         for _ in range(settings.epochs):
             order = rows[torch.randperm(len(rows), generator=rng).to(rows.device)]
@@ -67,23 +72,37 @@ class AutoencoderRouter(ReconstructionRouter):
         return {name: (torch.float32, shape) for name, shape, _ in self._tensors_of(dim)}
 
     def reconstruction_errors(self, features: Tensor, experts: Expert) -> Tensor:
-        if not self.settings.hidden:
+        if self._is_linear:
             return linear_errors(features, experts["encoder"], experts["decoder"])
         reconstruction = self._reconstruct(features, experts)  # (e, n, dim)
         return (reconstruction - features).square().mean(2).T.double()
 
     def encode(self, features: Tensor, expert: Expert) -> Tensor:
+        if self._is_linear:
+            return features @ expert["encoder"].mT
         if self.settings.hidden:
             features = _layer(features, expert, 1).relu()
-            return _layer(features, expert, 2)
-        return features @ expert["encoder"].mT
+        latent = _layer(features, expert, self._encoder_layers)
+        return latent.relu() if self.settings.form == "sigmoid" else latent
 
     def _reconstruct(self, x: Tensor, expert: Expert) -> Tensor:
         """Return x̂: (n, dim), or (e, n, dim) for stacked experts."""
-        latent = self.encode(x, expert)
+        x = self.encode(x, expert)
+        if self._is_linear:
+            return x @ expert["decoder"].mT
         if self.settings.hidden:
-            return _layer(_layer(latent, expert, 3).relu(), expert, 4)
-        return latent @ expert["decoder"].mT
+            x = _layer(x, expert, 3).relu()
+        x = _layer(x, expert, 2 * self._encoder_layers)
+        return x.sigmoid() if self.settings.form == "sigmoid" else x
+
+    @property
+    def _is_linear(self) -> bool:
+        """Whether an expert is the two matrices F and G."""
+        return not self.settings.hidden and self.settings.form == "linear"
+
+    @property
+    def _encoder_layers(self) -> int:
+        return 2 if self.settings.hidden else 1
 
     def _initial(self, dim: int, rng: torch.Generator) -> Expert:
         return {name: _uniform(shape, fan, rng) for name, shape, fan in self._tensors_of(dim)}
@@ -91,11 +110,11 @@ class AutoencoderRouter(ReconstructionRouter):
     def _tensors_of(self, dim: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
         """Iterate over the tensors of an expert: name, shape and fan-in."""
         latent, hidden = self.settings.latent, self.settings.hidden
-        if not hidden:
+        if self._is_linear:
             yield "encoder", (latent, dim), dim
             yield "decoder", (dim, latent), latent
             return
-        widths = (dim, hidden, latent, hidden, dim)
+        widths = (dim, hidden, latent, hidden, dim) if hidden else (dim, latent, dim)
         for i, (before, after) in enumerate(pairwise(widths), start=1):
             yield f"weight{i}", (after, before), before
             yield f"bias{i}", (after,), before

@@ -22,7 +22,7 @@ def test_joint_training_lasts_as_long_as_all_tasks_together(backbone: Backbone) 
 
     learner = made("joint", backbone)
     for data in STREAM:
-        learner.learn(data.train, Watch())
+        learner.learn(data.train, progress=Watch())
     learner.finalize()
     images = sum(len(data.train) for data in STREAM)
     assert len(STREAM) == 2

@@ -18,7 +18,7 @@ measurement is one combination of
   standard deviation of CIFAR, a new view in each epoch (the script).
 
 Other settings are the paper's: latent dimension 1, batches of 128, AdamW with lr 5e-3; the
-weight decay is 0.01 for plain views and 0.05 for crops. Nothing is selected on test images.
+weight decay is 0.01 for plain views and 0.05 for crops.
 
 The record is written after every measurement; measurements that it contains are not repeated.
 `--table` prints it as the table of docs/fidelity.md. `dead` counts autoencoders whose latent is 0

@@ -18,7 +18,7 @@ from remembering.model import RememberingTransformer
 from remembering.runtime.progress import SILENT
 from remembering.storage.manifest import read_manifest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 TINY = "--per-class 20 --epochs 2 --router.feature-steps 5 --baselines"
 
 

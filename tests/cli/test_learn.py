@@ -50,7 +50,7 @@ def test_unsuitable_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     model = tmp_path / "model"
     fails(["learn", model, tmp_path / "none"], capsys, "none is not a folder")
     (tmp_path / "empty").mkdir()
-    fails(["learn", model, tmp_path / "empty"], capsys, "holds no class folders")
+    fails(["learn", model, tmp_path / "empty"], capsys, "has no class folders")
     one = class_folder(tmp_path / "one", ("cat",))
     fails(["learn", model, one], capsys, "only the class 'cat'")
     few = class_folder(tmp_path / "few")

@@ -100,6 +100,11 @@ def forked(function: Callable[[], str | None]) -> tuple[int, str]:
 
     Signals give negative statuses. An exception gives status 1 and its type and message.
     """
+    return started(function)()
+
+
+def started(function: Callable[[], str | None]) -> Callable[[], tuple[int, str]]:
+    """Start a forked process as `forked` does, and return a function that waits for it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -113,9 +118,13 @@ def forked(function: Callable[[], str | None]) -> tuple[int, str]:
             os.write(writing, result.encode()[:60_000])
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        result = pipe.read().decode()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), result
+
+    def wait() -> tuple[int, str]:
+        with os.fdopen(reading, "rb") as pipe:
+            result = pipe.read().decode()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), result
+
+    return wait
 
 
 class DiedError(Exception):

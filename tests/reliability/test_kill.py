@@ -16,7 +16,8 @@ from PIL import Image
 
 from remembering.data.sources import load
 
-KILLS = 30
+pytestmark = pytest.mark.reliability
+KILLS = 30 if os.environ.get("REMEMBERING_LONG") else 6
 OPTIONS = {
     "--save-steps": 1,
     "--per-class": 30,
@@ -46,7 +47,6 @@ def outcome(out: Path) -> dict[str, object]:
     return {"results": results, **files}
 
 
-@pytest.mark.integration
 def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -78,7 +78,6 @@ def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert not (cut / ".lock").exists()
 
 
-@pytest.mark.integration
 def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     digits = load("digits").train
     for i, (image, label) in enumerate(zip(digits.images[:60], digits.labels[:60], strict=True)):

@@ -16,6 +16,7 @@ from PIL import Image
 from remembering.errors import RememberingError
 from remembering.runtime.mmap_buffer import MmapBuffer
 
+pytestmark = pytest.mark.reliability
 MEGABYTE = 1024**2
 IMAGES, SIDE = 6000, 96
 ALLOWED = 40 * MEGABYTE

@@ -1,4 +1,4 @@
-"""Several processes do what one does: real ones, over gloo, on the CPU."""
+"""Several processes compute what one computes: real ones, over gloo, on the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ kind = "subspace"
 
 
 def start_two(script: str, folder: Path, **environment: str) -> list[subprocess.Popen[str]]:
-    """Two processes without a launcher that would end them: they have to see to it themselves."""
+    """Start two processes without a launcher, which would end both if one fails."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
     with socket.socket() as free:
@@ -73,7 +73,7 @@ def start_two(script: str, folder: Path, **environment: str) -> list[subprocess.
 
 
 def wait(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Exit code and messages of each."""
+    """Return the exit code and the messages of each process."""
     try:
         completed = [process.communicate(timeout=60)[1] for process in processes]
     finally:
@@ -83,7 +83,7 @@ def wait(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """What tensorboard was told, by name."""
+    """Return what tensorboard recorded, by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run / "logs" / "small"))
@@ -94,7 +94,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-@pytest.mark.integration
+@pytest.mark.reliability
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(EXPERIMENT)
@@ -103,11 +103,13 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     subprocess.run([sys.executable, *run, str(one)], check=True, env=TWO, capture_output=True)
     completed = subprocess.run([*TORCHRUN, *run, str(two)], env=TWO, capture_output=True, text=True)
     assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.count("written to") == 1, "only the main process speaks"
+    assert completed.stdout.count("written to") == 1, "only the main process prints"
 
     alone, shared = scalars(one), scalars(two)
     assert alone.keys() == shared.keys()
-    assert len([name for name in alone if name.startswith("loss/")]) == 4, "eyes and three tasks"
+    assert len([name for name in alone if name.startswith("loss/")]) == 4, (
+        "the feature adapter and three tasks"
+    )
     assert {"accuracy/sample", "accuracy/task", "routing accuracy/task"} < alone.keys()
     for name, points in alone.items():
         assert [step for step, _ in points] == [step for step, _ in shared[name]], name
@@ -129,6 +131,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     assert names == {"config.toml", "model", "results.json", "baselines", "logs"}
 
 
+@pytest.mark.reliability
 def test_shares_are_put_together(tmp_path: Path) -> None:
     script = """
         import torch
@@ -153,8 +156,8 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
             used, unused = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
             if distributed.main:  # the other had no images in this step
                 (2 * used.sum()).backward()
-            own = torch.tensor(1.0 - distributed.rank)
-            loss = distributed.reduce_gradients([used, unused], own)
+            loss = torch.tensor(1.0 - distributed.rank)
+            loss = distributed.reduce_gradients([used, unused], loss)
             assert loss.item() == 1.0
             assert (used.grad.tolist(), unused.grad.tolist()) == ([2.0, 2.0], [0.0])
             mine = torch.full((3,), float(distributed.rank))
@@ -166,7 +169,7 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
             except ZeroDivisionError:
                 assert distributed.main
             except SystemExit as end:
-                assert end.code == 1 and not distributed.main, "the main process says why"
+                assert end.code == 1 and not distributed.main, "the main process reports the reason"
             assert distributed.agree(5, "number") == 5
             try:
                 distributed.agree(distributed.rank, "number")
@@ -183,6 +186,7 @@ def test_shares_are_put_together(tmp_path: Path) -> None:
         assert code == 0, completed
 
 
+@pytest.mark.reliability
 def test_no_process_waits_for_one_that_died(tmp_path: Path) -> None:
     script = """
         import os, torch
@@ -219,6 +223,7 @@ def learn(backbone: Backbone, distributed: Distributed) -> tuple[list[float], Ad
     return losses.values, trained
 
 
+@pytest.mark.unit
 def test_gradients_accumulate_to_those_of_the_batch(backbone: Backbone) -> None:
     distributed = Distributed()
     distributed.accumulation_steps = 3
@@ -229,6 +234,7 @@ def test_gradients_accumulate_to_those_of_the_batch(backbone: Backbone) -> None:
     assert torch.allclose(adapter.b, same.b, atol=1e-5)
 
 
+@pytest.mark.unit
 def test_training_in_mixed_precision(backbone: Backbone) -> None:
     class Bfloat16(Distributed):
         def autocast(self) -> Any:
@@ -249,6 +255,7 @@ def fails(capsys: pytest.CaptureFixture[str], arguments: list[str], *words: str)
         assert word in error
 
 
+@pytest.mark.unit
 def test_other_commands_refuse_several_processes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +263,7 @@ def test_other_commands_refuse_several_processes(
     fails(capsys, ["compare", "digits-5"], "remember compare works in one process", "remember run")
 
 
+@pytest.mark.unit
 def test_trackers_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,8 @@
-"""Execution in one or several processes: work is divided, and results are put together.
+"""Distributed execution: how work is divided among processes, and how results are combined.
 
-By default `current()` is `SINGLE_PROCESS`, which adds no cost. Inside `launched()` it is what
-torchrun or `accelerate launch` has started, run by Hugging Face accelerate. All processes execute
-the same code for learning and evaluation, and gathered or reduced values are equal in all of them.
+The default is `SINGLE_PROCESS`, which adds no overhead. Inside `launched()`, `current()` returns
+what torchrun or `accelerate launch` configured, on top of Hugging Face accelerate. All processes
+execute the same program, and the combined results are identical in all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from remembering.errors import RememberingError
+from remembering.errors import RememberingError, reason
 from remembering.runtime.mmap_buffer import allocate
 
 if TYPE_CHECKING:
@@ -25,22 +25,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SENT_BYTES = 16 * 1024**2
-"""Upper bound on the part of a large tensor that is sent at once."""
+"""Large tensors are sent in parts of this size."""
 TIMEOUT = timedelta(hours=1)
-"""How long processes wait for one that does not respond."""
+"""How long a process waits for another one that does not respond."""
 
 
 class Distributed:
-    """A single process."""
+    """A single process; subclasses divide the work among several.
+
+    Attributes:
+        rank: Index of this process.
+        processes: Number of processes.
+        accumulation_steps: Number of parts into which a process splits its share of a training
+            batch; gradients are accumulated over them.
+    """
 
     rank = 0
     processes = 1
     accumulation_steps = 1
-    """Number of parts that a process divides its share of a training batch into."""
 
     @property
     def main(self) -> bool:
-        """Whether this is the main process, which writes files and prints messages."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     @property
@@ -49,64 +55,82 @@ class Distributed:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def about(self) -> dict[str, str | int]:
-        """Return what results depend on: the number of processes and their precision."""
+        """Return what results depend on: number of processes and precision."""
         return {"processes": self.processes, "mixed_precision": "no"}
 
     def split(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Return this process's share of a training batch, in parts; none if the batch is small."""
+        """Return this process's share of a training batch, split for accumulation.
+
+        A process may receive nothing of a small batch.
+        """
         own = index.tensor_split(self.processes)[self.rank]
         return tuple(part for part in own.tensor_split(self.accumulation_steps) if len(part))
 
     def share(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """Return this process's share of a pass over images: consecutive batches.
+        """Return this process's share of a pass over images: consecutive whole batches.
 
-        Batches are not divided, so that an image is computed in the same batch as in a single
-        process, with the same bits.
+        Batches stay whole, so that the results have the same bits as in a single process.
         """
         every = list(batches)
         first, last = (len(every) * (self.rank + i) // self.processes for i in (0, 1))
         return every[first:last]
 
     def rows(self, batches: Iterable[Tensor], compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the rows that `compute` returns for the positions of all batches, in order."""
+        """Apply `compute` to all batches of positions, and return the rows in their order.
+
+        Args:
+            batches: Positions, in batches.
+            compute: Maps n positions to a tensor with n rows.
+        """
         every = list(batches)
         parts = [compute(index) for index in self.share(every)]
-        # A process with an empty share still needs the shape of a row.
+        # A process without a share still has to know the shape of a row.
         return self.all_gather(torch.cat(parts) if parts else compute(every[0][:1])[:0])
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, one process after the other."""
+        """Concatenate the rows of all processes, in the order of their ranks."""
         return rows
 
     def start(self, count: int) -> int:
-        """Return the position of this process's first row, if it has `count` rows."""
+        """Return the position of this process's first row among all, if it has `count` rows."""
         return 0
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Return the sum over processes."""
+        """Return the sum over all processes."""
         return tensor
 
     def reduce_gradients(self, parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
-        """Sum gradients over processes in place, and return the sum of the losses."""
+        """Sum gradients over all processes, in place, and return the sum of the losses."""
         return loss
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the tensors of the main process to all processes, in place."""
+        """Copy the main process's values to all processes, in place."""
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """Run a function in the main process; all return its result, or exit if it fails."""
+        """Call a function in the main process only, and return its result in all processes.
+
+        If it raises, the main process raises and the others exit.
+        """
         return function()
 
     def agree(self, value: T, what: str) -> T:
-        """Return the value if all processes have the same one."""
+        """Return the value, after checking that all processes have the same one.
+
+        Args:
+            value: The value of this process.
+            what: What it is, for the error.
+
+        Raises:
+            RememberingError: If it differs from the main process's value.
+        """
         return value
 
     def local_main_first(self) -> AbstractContextManager[None]:
-        """Let one process of each machine go first, because it may have to download something."""
+        """Return a context that one process per machine enters first, for downloads."""
         return nullcontext()
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return a context with mixed precision, if configured."""
+        """Return a context for mixed precision, if it is configured."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -114,12 +138,12 @@ class Distributed:
         loss.backward()
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take one step of the optimiser."""
+        """Take an optimiser step."""
         optimizer.step()
 
 
 class Accelerated(Distributed):
-    """Several processes, or mixed precision, as configured for accelerate."""
+    """Several processes, mixed precision or accumulation, as accelerate was configured."""
 
     def __init__(self, accelerator: Accelerator):
         self._accelerator = accelerator
@@ -141,15 +165,15 @@ class Accelerated(Distributed):
             return rows
         sizes = self._sizes(len(rows))
         starts = [sum(sizes[:i]) for i in range(self.processes)]
-        on_cpu = rows.device.type == "cpu"  # they may exceed the memory
+        on_cpu = rows.device.type == "cpu"  # then the result may exceed the memory
         whole = (
             allocate(sum(sizes), rows) if on_cpu else rows.new_empty(sum(sizes), *rows.shape[1:])
         )
         step = max(1, SENT_BYTES // max(1, whole[:1].nbytes))
-        for first in range(0, max(sizes), step):  # in parts: memory holds one copy, not three
+        for first in range(0, max(sizes), step):  # in parts, to avoid two temporary copies
             part = rows.new_zeros(step, *rows.shape[1:], device=self.device)
             part[: len(rows[first : first + step])] = rows[first : first + step]
-            with _together():
+            with _collective():
                 parts = self._accelerator.gather(part).split(step)
             for part, start, size in zip(parts, starts, sizes, strict=True):
                 count = max(0, min(step, size - first))
@@ -162,7 +186,7 @@ class Accelerated(Distributed):
     def all_reduce(self, tensor: Tensor) -> Tensor:
         if self.processes == 1:
             return tensor
-        with _together():
+        with _collective():
             summed: Tensor = self._accelerator.reduce(tensor.to(self.device), "sum")
         return summed.to(tensor.device)
 
@@ -170,7 +194,7 @@ class Accelerated(Distributed):
         if self.processes == 1:
             return loss
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        # One buffer, so that a step waits for the other processes once.
+        # One buffer, so that a step synchronises once.
         flat = self.all_reduce(torch.cat([*(g.flatten() for g in gradients), loss.reshape(1)]))
         for p, part in zip(
             parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True
@@ -183,7 +207,7 @@ class Accelerated(Distributed):
             return
         from accelerate.utils import broadcast
 
-        with _together(), torch.no_grad():
+        with _collective(), torch.no_grad():
             for tensor in tensors:
                 tensor.copy_(broadcast(tensor.detach().to(self.device, copy=True).contiguous()))
 
@@ -199,15 +223,15 @@ class Accelerated(Distributed):
             raise
         done, value = self._send(outcome)
         if not done:
-            raise SystemExit(1)  # the main process says why
+            raise SystemExit(1)  # the main process reports the reason
         result: T = value
         return result
 
     def agree(self, value: T, what: str) -> T:
         if self.on_main(lambda: value) != value:
             raise RememberingError(
-                f"process {self.rank} finds another {what} than the main process; give an --out "
-                "that all machines see"
+                f"process {self.rank} finds another {what} than the main process; use an --out "
+                "folder that all machines share"
             )
         return value
 
@@ -232,19 +256,19 @@ class Accelerated(Distributed):
             scaler.update()
 
     def wait(self) -> None:
-        """Wait until all processes arrive."""
-        with _together():
+        """Wait until all processes have reached this point."""
+        with _collective():
             self._accelerator.wait_for_everyone()
 
     def leave(self, failed: bool = False) -> None:
-        """Leave the process group; without this, the end of a process may hang or abort."""
-        # With NCCL all processes leave together, which a failed one cannot request.
+        """Leave the process group; otherwise the exit of a process may hang or abort."""
+        # Leaving an NCCL group is collective, which is impossible after a failure.
         if not failed or self._accelerator.state.backend == "gloo":
             self._accelerator.end_training()
 
     def _sizes(self, count: int) -> list[int]:
         """Return the `count` of each process."""
-        with _together():
+        with _collective():
             sizes: list[int] = self._accelerator.gather(
                 torch.tensor([count], device=self.device)
             ).tolist()
@@ -253,7 +277,7 @@ class Accelerated(Distributed):
     def _send(self, outcome: list[Any]) -> list[Any]:
         from accelerate.utils import broadcast_object_list
 
-        with _together():
+        with _collective():
             sent: list[Any] = broadcast_object_list(outcome)
         return sent
 
@@ -263,7 +287,7 @@ _current: Distributed = SINGLE_PROCESS
 
 
 def current() -> Distributed:
-    """Return the active execution context."""
+    """Return how work is executed at present."""
     return _current
 
 
@@ -274,7 +298,7 @@ def launched_processes() -> int:
 
 @contextmanager
 def launched() -> Iterator[Distributed]:
-    """Use what torchrun, `accelerate launch` or accelerate's environment variables configure.
+    """Execute work as torchrun, `accelerate launch` or accelerate's environment configures it.
 
     Without any of them, a single process is used and accelerate is not imported.
 
@@ -288,7 +312,7 @@ def launched() -> Iterator[Distributed]:
     _current = distributed = Accelerated(_accelerator())
     try:
         yield distributed
-        distributed.wait()  # not after a failure: the others may wait in another operation
+        distributed.wait()  # not after a failure: the others may wait at another point
     except BaseException:
         distributed.leave(failed=True)
         raise
@@ -301,7 +325,7 @@ def _accelerator() -> Accelerator:
     from accelerate import Accelerator
     from accelerate.utils import InitProcessGroupKwargs
 
-    # With torchrun alone, accelerate would not choose the CPU.
+    # Under plain torchrun, accelerate has to be told to use the CPU.
     has_device = getattr(torch, "accelerator", torch.cuda).is_available()
     try:
         accelerator = Accelerator(
@@ -309,7 +333,7 @@ def _accelerator() -> Accelerator:
         )
     except (ValueError, ImportError, NotImplementedError, RuntimeError) as error:
         raise RememberingError(
-            f"accelerate cannot work as it was launched: {' '.join(str(error).split())}"
+            f"accelerate does not support this configuration: {reason(error)}"
         ) from error
     precision, steps = accelerator.mixed_precision, accelerator.gradient_accumulation_steps
     wrong = None
@@ -323,19 +347,19 @@ def _accelerator() -> Accelerator:
     elif precision == "fp16" and accelerator.device.type == "cpu":
         wrong = "mixed precision fp16 needs a GPU; use bf16 on the CPU"
     elif steps < 1:
-        wrong = f"gradients cannot be accumulated over {steps} parts; give 1 or more"
+        wrong = f"gradient_accumulation_steps = {steps} must be at least 1"
     if wrong:
         raise RememberingError(wrong)
     return accelerator
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Turn the failure of a collective operation into an error that names its cause."""
+def _collective() -> Iterator[None]:
+    """Report the failure of a collective operation, which means that another process ended."""
     try:
         yield
     except RuntimeError as error:
         raise RememberingError(
-            "another process has ended, so this one ends, too; see its error message "
+            "another process has ended, so this one ends, too; see the message of that process "
             f"({str(error).splitlines()[0]})"
         ) from error

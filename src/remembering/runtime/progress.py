@@ -1,4 +1,4 @@
-"""How far along: told by the library, shown by whoever listens (the command draws bars)."""
+"""Progress reports of long operations; the command line draws bars from them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 
 
 class Step(Protocol):
-    """One piece of work under way."""
+    """Reports that some images are done."""
 
     def __call__(self, advance: int, note: str = "") -> None: ...
 
 
 class Progress:
-    """Says nothing. Subclasses show each piece of work while its `track` is open."""
+    """Discards all reports. Subclasses show them."""
 
     @contextmanager
     def track(self, description: str, total: int) -> Iterator[Step]:
-        """A piece of work of `total` images."""
+        """Report an operation on `total` images; call what it yields after each batch."""
         yield lambda advance, note="": None
 
     def say(self, line: str) -> None:
-        """A line that stays, such as a result on the way."""
+        """Show a line permanently, such as an intermediate result."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Measurements by name after so many steps, or tasks."""
+        """Record measurements by name after a number of steps or tasks."""
 
 
 SILENT = Progress()

@@ -1,4 +1,4 @@
-"""Losses and accuracies, told to one of accelerate's trackers while they come."""
+"""Forward losses and accuracies to one of accelerate's trackers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from remembering.runtime.progress import Progress, Step
 
 
 def check_tracker(name: str) -> None:
-    """Refuse a tracker that accelerate does not know, or whose package is missing."""
+    """Check that accelerate supports a tracker and that its package is installed.
+
+    Raises:
+        RememberingError: If it does not, or it is not.
+    """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     known = sorted(LOGGER_TYPE_TO_CLASS)
@@ -30,13 +34,14 @@ def check_tracker(name: str) -> None:
 def tracked(
     progress: Progress, name: str, folder: Path, title: str, config: Mapping[str, Any]
 ) -> Iterator[Progress]:
-    """Progress as before, which is also told to a tracker.
+    """Yield progress that also forwards measurements to a tracker.
 
     Args:
-        name: of the tracker, such as tensorboard.
-        folder: where it may write files.
-        title: of the experiment, or project.
-        config: every setting.
+        progress: Where progress is shown.
+        name: Name of the tracker, such as "tensorboard".
+        folder: Where the tracker may write files.
+        title: Name of the experiment or project.
+        config: Every setting.
     """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -68,16 +73,16 @@ class _Tracked(Progress):
         self._shown.say(line)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        # MLflow refuses other signs, and names of tasks may have any.
+        # MLflow rejects other characters, and names of tasks may contain any.
         named = {re.sub(r"[^\w\-. /]", "_", key): value for key, value in values.items()}
-        if self._tracker.name == "wandb":  # its own count of steps must never go back
+        if self._tracker.name == "wandb":  # its own step counter must not decrease
             self._tracker.log({**named, "step": step})
         else:
             self._tracker.log(named, step=step)
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings by dotted names; lists as text, which is all that trackers take."""
+    """Flatten nested settings to dotted names; lists become text, because trackers reject them."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")

@@ -61,6 +61,7 @@ def load(
             backbone is not the one that the model was learned on.
     """
     safe, name = SafeFolder(folder), PREVIOUS if previous else MANIFEST
+    cache = AdapterCache(cache_bytes)
     while True:
         data = read_manifest_bytes(safe, name)
         manifest = parse_manifest(data, safe.path / name)
@@ -69,7 +70,7 @@ def load(
         loaded = _load_backbone(safe, kept.backbone, backbone, device)
         reader = _Reader(safe, kept, loaded)
         try:
-            state = reader.state(cache_bytes)
+            state = reader.state(cache)
             check_state(state, loaded, reader.path_of)
         except RememberingError as error:
             if read_manifest_bytes(safe, name) != data:  # a writer has removed files meanwhile
@@ -133,7 +134,7 @@ class _Reader:
         self.folder, self.manifest, self.backbone = folder, manifest, backbone
         self.artifacts: dict[str, Artifact] = {}
 
-    def state(self, cache_bytes: int | None) -> ModelState:
+    def state(self, cache: AdapterCache) -> ModelState:
         """Read everything; adapters and replay images are verified now and decoded on demand."""
         manifest = self.manifest
         numbers = {int(number): entry for number, entry in manifest.adapters.items()}
@@ -160,7 +161,7 @@ class _Reader:
             tasks=tuple(
                 TaskRecord(t.number, t.name, t.classes, t.images, t.adapter) for t in manifest.tasks
             ),
-            adapters=AdapterBank(adapters, AdapterCache(cache_bytes)),
+            adapters=AdapterBank(adapters, cache),
             heads={number: self._head(number, entry.head) for number, entry in numbers.items()},
             memories={
                 t.number: self._memory(t.number, t.memory) for t in manifest.tasks if t.memory

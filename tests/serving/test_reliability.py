@@ -35,7 +35,7 @@ from remembering.storage.verify import verify
 
 from .running import FINISHED, classes
 
-pytestmark = [pytest.mark.reliability, pytest.mark.slow]
+pytestmark = pytest.mark.reliability
 
 KILLS = 20
 REQUESTS = 5000 if os.environ.get("REMEMBERING_LONG") else 400

@@ -27,7 +27,7 @@ test: lint
 reliability: .venv/installed
 	REMEMBERING_LONG=1 $(PYTEST) -m reliability
 
-BENCHMARKS := mixed_batch prediction training_step router_fitting token_cache many_tasks
+BENCHMARKS := mixed_batch prediction training_step router_fitting token_cache many_tasks serving
 bench: .venv/installed
 	mkdir -p runs/bench
 	for name in $(BENCHMARKS); do \

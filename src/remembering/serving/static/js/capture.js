@@ -111,11 +111,11 @@ function setPicker(set, chosen, update) {
   return h("fieldset", { class: "set" }, h("legend", {}, name), h("div", { class: "chips" }, chips));
 }
 
-/** Choose classes from the built-in sets. Resolves to [{label, urls}], or null. */
+/** Choose classes from the built-in sets. Resolves to {classes: [{set, label}], count}, or null. */
 export async function chooseSamples() {
   const sets = await api.samples();
   const chosen = new Map();
-  const picked = await openDialog("Built-in pictures", (close) => {
+  return openDialog("Built-in pictures", (close) => {
     const add = button("Add classes", () => close({ classes: [...chosen.values()], count: Number(count.value) }), { kind: "primary" });
     const update = () => {
       add.disabled = chosen.size === 0;
@@ -129,6 +129,10 @@ export async function chooseSamples() {
       h("label", { class: "row" }, h("span", { class: "label" }, "Pictures of each"), count),
       h("div", { class: "dialog-actions" }, button("Cancel", () => close(), { kind: "quiet" }), add));
   }, { wide: true });
-  return picked && Promise.all(picked.classes.map(async ({ set, label }) => (
-    { label, urls: await api.sample(set, label, picked.count) })));
+}
+
+/** Load the pictures of the chosen classes. Resolves to [{label, urls}]. */
+export function loadSamples({ classes, count }) {
+  return Promise.all(classes.map(async ({ set, label }) => (
+    { label, urls: await api.sample(set, label, count) })));
 }

@@ -1,6 +1,6 @@
 /** Teach: collect pictures of classes and have them learned as one task. */
 
-import { canPhotograph, chooseSamples, drawPictures, photograph } from "./capture.js";
+import { canPhotograph, chooseSamples, drawPictures, loadSamples, photograph } from "./capture.js";
 import { announce, button, h, icon, iconButton, toast } from "./dom.js";
 import { addClass, addImages, draft, onDraftChange, removeClass, removeImage, setLabel } from "./draft.js";
 import { plural } from "./format.js";
@@ -93,12 +93,18 @@ export function teachView() {
 
   async function addSamples() {
     try {
-      const classes = await chooseSamples();
-      if (!classes) return;
+      const chosen = await chooseSamples();
+      if (!chosen) return;
+      samplesButton.disabled = true;
+      samplesButton.lastChild.textContent = "Loading pictures…";
+      const classes = await loadSamples(chosen);
       for (const { label, urls } of classes) addClass(label, urls);
       announce(`${plural(classes.length, "class", "classes")} added.`);
     } catch (problem) {
       toast(problem.message, { error: true });
+    } finally {
+      samplesButton.disabled = false;
+      samplesButton.lastChild.textContent = "Built-in pictures";
     }
   }
 
@@ -109,12 +115,13 @@ export function teachView() {
       { action: { text: "Put back", run: () => addClass(one.label, one.images.map((image) => image.url)) } });
   }
 
+  const samplesButton = button("Built-in pictures", addSamples, { image: "grid", kind: "quiet" });
   const addTile = h("div", { class: "add-tile" },
     h("div", { class: "welcome" },
       h("h2", {}, "Show me two things or more"),
       h("p", { class: "muted" }, "Add a class for each and a few pictures of it, or drop a folder of pictures per class. The built-in digits and letters work right away.")),
     button("Add a class", () => newClass(), { image: "plus" }),
-    button("Built-in pictures", addSamples, { image: "grid", kind: "quiet" }));
+    samplesButton);
 
   function update() {
     const ids = new Set(draft.classes.map((one) => one.id));

@@ -1,4 +1,4 @@
-"""RememberingTransformer: learn, predict, save, load."""
+"""RememberingTransformer: learn, predict, observe, forget; saved and loaded as `Persistent`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from remembering.learning.observe import Observed, flush, observe
 from remembering.runtime.malloc import trim_malloc
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, TaskRecord
-from remembering.storage import reader, writer
-from remembering.storage.hub import HubMixin
+from remembering.storage.persistence import Persistent
 from remembering.storage.saved import SavedModel
 
 
-class RememberingTransformer(HubMixin):
+class RememberingTransformer(Persistent):
     """A frozen Transformer that learns one task after another without forgetting.
 
     Everything learned is one immutable `ModelState`; learning replaces it in a single assignment.
@@ -242,59 +241,7 @@ class RememberingTransformer(HubMixin):
         return self.with_state(replace(self._state, settings=settings))
 
     def with_state(self, state: ModelState) -> RememberingTransformer:
-        """Return a model with another state of the same backbone, such as an earlier one.
-
-        It may be saved to the folder that this model was loaded from or saved to.
-        """
+        """Return a model with another state, which may be saved to the same folder as this one."""
         model = RememberingTransformer(self._backbone, state=state)
         model._saved = self._saved.copy()
-        return model
-
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the model to a folder, atomically: PEFT adapters, safetensors and a manifest.
-
-        Args:
-            folder: A new or empty folder, or one that holds an earlier state of this model.
-            overwrite: Whether to replace another model, or one that was saved since.
-
-        Raises:
-            RememberingError: If the folder holds other files, or a state that this model does not
-                descend from, or cannot be written.
-        """
-        self._state, self._saved = writer.save(
-            self._state, self._backbone, Path(folder), self._saved, overwrite=overwrite
-        )
-
-    @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        backbone: str | Path | Backbone | None = None,
-        device: str | torch.device | None = None,
-        intact_only: bool = False,
-        previous: bool = False,
-        cache_bytes: int | None = None,
-    ) -> RememberingTransformer:
-        """Read a saved model, while other processes may be writing to the folder.
-
-        Args:
-            folder: The folder that `save` wrote.
-            backbone: Where the model's backbone is now, if it moved, or the loaded backbone.
-            device: Where to run; a GPU if there is one.
-            intact_only: Leave out tasks whose files are damaged instead of raising.
-            previous: Load the state before the last save.
-            cache_bytes: Upper bound on adapters that stay in memory between batches; the others
-                are read when they are needed. If None, all stay in memory once read.
-        """
-        state, loaded, saved = reader.load(
-            Path(folder),
-            backbone,
-            device,
-            intact_only=intact_only,
-            previous=previous,
-            cache_bytes=cache_bytes,
-        )
-        model = cls(loaded, state=state)
-        model._saved = saved
         return model

@@ -1,78 +1,26 @@
-"""Model folders on the Hugging Face hub: download, upload, model card."""
+"""The Hugging Face hub: download and upload model folders; the model card."""
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Any, Protocol, Self
 
 from remembering.errors import RememberingError
 from remembering.runtime import hub
-from remembering.runtime.files import cache_dir, write_atomic
+from remembering.runtime.files import cache_dir
 from remembering.state import ModelState
 
 CARD = "README.md"
 _FILES = ["manifest.json", "adapters/*", "heads/*", "routers/*", "memory/*", CARD]
 
 
-class _Model(Protocol):
-    @property
-    def state(self) -> ModelState: ...
+def upload(folder: Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a model folder, creating the repository if it is missing; return the commit's URL."""
+    from huggingface_hub import HfApi
 
-    def save(self, folder: str | Path) -> None: ...
-
-
-class HubMixin:
-    """`from_pretrained`, `save_pretrained` and `push_to_hub` for a class with `save` and `load`.
-
-    The files are those of `save`, with a model card beside them.
-    """
-
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, revision: str | None = None, **options: Any
-    ) -> Self:
-        """Load a model from a folder or from the hub.
-
-        Args:
-            name: A local folder, or the name of a repository on the hub.
-            revision: Branch, tag or commit of the repository.
-            options: Options of `load`.
-
-        Raises:
-            RememberingError: If there is no such model, or the hub cannot be reached.
-        """
-        folder = Path(name).expanduser()
-        if not folder.is_dir():
-            folder = _download(str(name), revision)
-        model: Self = cls.load(folder, **options)  # type: ignore[attr-defined]
-        return model
-
-    def save_pretrained(self: _Model, folder: str | Path) -> None:
-        """Save the model and write a model card beside it."""
-        self.save(folder)
-        write_atomic(Path(folder) / CARD, model_card(self.state, repr(self)).encode())
-
-    def push_to_hub(
-        self: Any, repo_id: str, *, private: bool = False, token: str | None = None
-    ) -> str:
-        """Upload the model to the hub, creating the repository if it is missing.
-
-        Returns:
-            The URL of the commit.
-        """
-        from huggingface_hub import HfApi
-
-        _require_hub(f"'{repo_id}' cannot be uploaded")
-        api = HfApi(token=token)
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) / "model"
-            self.with_state(self.state).save_pretrained(folder)
-            api.create_repo(repo_id, private=private, exist_ok=True)
-            commit = api.upload_folder(
-                repo_id=repo_id, folder_path=folder, delete_patterns=_FILES[:-1]
-            )
-        return str(commit.commit_url)
+    api = HfApi(token=token)
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    commit = api.upload_folder(repo_id=repo_id, folder_path=folder, delete_patterns=_FILES[:-1])
+    return str(commit.commit_url)
 
 
 def model_card(state: ModelState, summary: str) -> str:
@@ -119,11 +67,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _download(name: str, revision: str | None) -> Path:
+def download(name: str, revision: str | None) -> Path:
+    """Download a model folder from the hub, and return where it is."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    _require_hub(f"'{name}' is not a local folder")
+    require_hub(f"'{name}' is not a local folder")
     folder = cache_dir() / "hub" / name.replace("/", "--") / (revision or "main")
     try:
         # A local folder has plain files, where the hub's own cache has links.
@@ -134,7 +83,8 @@ def _download(name: str, revision: str | None) -> Path:
     return folder
 
 
-def _require_hub(problem: str) -> None:
+def require_hub(problem: str) -> None:
+    """Raise if the hub cannot be reached."""
     if not hub.reachable():
         raise RememberingError(
             f"{problem}, and the hub cannot be reached; go online, or give a local folder"

@@ -1,4 +1,4 @@
-"""What every benchmark needs: candidates timed in turns, tables, JSON, and a backbone."""
+"""Shared by all benchmarks: interleaved timing, tables, JSON output and backbones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one candidate, one for each turn."""
+    """Seconds of each turn of one candidate."""
 
     seconds: list[float]
 
@@ -39,16 +39,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: how many times as fast as the peer, and what is wanted."""
+    """One comparison with a peer.
+
+    Attributes:
+        what: What was measured.
+        peer: What it is compared with.
+        ratio: Seconds of the peer's best turn over seconds of our best turn.
+        low: Lower quartile of the ratios of single turns.
+        high: Upper quartile of the ratios of single turns.
+        goal: Lowest acceptable ratio.
+        note: Shown in parentheses.
+    """
 
     what: str
     peer: str
     ratio: float
-    """Of the best turns."""
     low: float
-    """Of single turns, the lower quartile."""
     high: float
-    """The upper quartile."""
     goal: float | None = None
     note: str = ""
 
@@ -56,7 +63,7 @@ class Row:
 def interleaved(
     candidates: Mapping[str, Callable[[], Any]], turns: int, warm_up: int = 1
 ) -> dict[str, Timing]:
-    """Run all candidates in turns, so that what else the machine does falls on all alike."""
+    """Time candidates in alternation, so that other load on the machine affects all of them."""
     for _ in range(warm_up):
         for run in candidates.values():
             run()
@@ -72,23 +79,25 @@ def interleaved(
 def compare(
     what: str, ours: Timing, peer_name: str, peer: Timing, goal: float | None = None, note: str = ""
 ) -> Row:
-    """How many times as fast as the peer we are."""
+    """Compare the timings of two candidates that ran in the same turns."""
     ratios = [p / o for o, p in zip(ours.seconds, peer.seconds, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return Row(what, peer_name, peer.best / ours.best, low, high, goal, note)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """Return a parser with the options that all benchmarks have."""
     made = argparse.ArgumentParser(description=description.splitlines()[0])
-    made.add_argument("--backbone", help="a ViT-Ti/16 in hub layout; random weights without")
+    made.add_argument(
+        "--backbone", help="folder of a ViT-Ti/16 in hub layout; random weights if omitted"
+    )
     made.add_argument("--turns", type=int, default=7)
     made.add_argument("--json", type=Path)
     return made
 
 
 def load(folder: str | None, size: int, shape: str = "vit-tiny") -> tuple[Backbone, Any]:
-    """The same frozen weights twice: as our backbone, and as transformers' own model."""
+    """Return the same frozen weights as our backbone and as the model of transformers."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
@@ -99,7 +108,7 @@ def load(folder: str | None, size: int, shape: str = "vit-tiny") -> tuple[Backbo
 
 
 def random_vit(folder: Path, shape: str = "vit-tiny") -> Path:
-    """A ViT/16 with random weights, in hub layout: what it costs does not depend on them."""
+    """Write a ViT/16 with random weights in hub layout; its speed does not depend on them."""
     torch.manual_seed(0)
     config = transformers.ViTConfig(**SHAPES[shape], image_size=224, patch_size=16)
     transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
@@ -107,12 +116,12 @@ def random_vit(folder: Path, shape: str = "vit-tiny") -> Path:
 
 
 def pixels(count: int, size: int) -> Tensor:
-    """Normalised images of noise; what they show does not change what they cost."""
+    """Return random normalised images; speed does not depend on their content."""
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def publish(title: str, rows: Sequence[Row], path: Path | None, **more: Any) -> None:
-    """Print a table in Markdown, and write it as JSON."""
+    """Print a Markdown table and write the rows as JSON."""
     print(f"\n{title} ({torch.get_num_threads()} threads, torch {torch.__version__})\n")
     print("| | against | times as fast | quartiles of turns | goal |")
     print("| --- | --- | ---: | ---: | ---: |")

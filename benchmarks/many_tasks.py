@@ -1,16 +1,17 @@
-"""What a task costs when there are many: `python benchmarks/many_tasks.py --tasks 1000`.
+"""Measure the cost of a task in models with many tasks.
 
-Tasks are small: two classes of two images each, noise about a pattern of the class; one step of
-training; no feature adapter (it is trained once, on the first task). Router, rank and everything
-else are the defaults. Measured are the ten tasks before each mark, which are learned and saved one by one
-(medians; when there are many tasks, they are compared with each other only now and then, and each
-is charged its share). The tasks between are not trained, which would take most of the time: their
-generative models are made from their images, with as many vectors kept as of a task of 64 images,
-and their adapters and heads are random. A model of them is as large, and as slow, as one that
-learned them.
+    python benchmarks/many_tasks.py --tasks 1000 --backbone FOLDER
 
-Seconds are those of one processor, so that what else a machine does counts little; waiting for the
-disk is not in them.
+Each task has two classes of two images (noise around a pattern of the class) and takes one training
+step. There is no feature adapter, because it is trained only once; all other settings are the
+defaults. The ten tasks before each mark (10, 30, 100, ...) are learned and saved one by one, and
+their medians are reported. With many tasks the temperature of the router is fitted only for some of
+them; each task is charged its share. The tasks in between are synthetic, because training them
+would take most of the time: their experts are computed from their images, with as many calibration
+vectors as a task of 64 images has, and their adapters and heads are random. Such a model has the
+size and speed of one that learned all tasks.
+
+Seconds are CPU time of one thread: they exclude other load on the machine and waiting for the disk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +40,11 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
 from remembering.data.task import Task
-from remembering.learning import algorithm as learner
-from remembering.learning.algorithm import Learned
+from remembering.inference.predict import router_features
+from remembering.learning import algorithm
 from remembering.model import RememberingTransformer
 from remembering.routing import gaussian
+from remembering.state import TaskRecord
 
 MARKS = (10, 30, 100, 300, 1000, 3000, 10000)
 PER_CLASS = 2
@@ -51,16 +54,20 @@ STEPS = ("encode", "router", "train", "save")
 
 
 def main() -> None:
-    """Learn tasks, and measure at 10, 30, 100, ... of them."""
+    """Measure models of 10, 30, 100, ... tasks."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument(
-        "--backbone", default="random", help="a folder in hub layout, or random: a ViT-Ti/16"
+        "--backbone",
+        default="random",
+        help="a folder in hub layout; random: a ViT-Ti/16 with random weights",
     )
     parser.add_argument("--image-size", type=int, default=112)
-    parser.add_argument("--adapter-memory", type=int, help="bytes of adapters after loading")
+    parser.add_argument(
+        "--cache-bytes", type=int, help="upper bound on cached adapters after loading"
+    )
     parser.add_argument("--model", type=Path, help="keep the model in this folder")
     parser.add_argument("--json", type=Path, default=Path("many_tasks.json"))
     options = parser.parse_args()
@@ -85,7 +92,7 @@ def main() -> None:
 
 
 def images_of(number: int, count: int, seed: int = 0) -> Tensor:
-    """`count` images of each class of a task: its pattern, and noise."""
+    """Return `count` images of each class of a task: its pattern plus noise."""
     rng = torch.Generator().manual_seed(number)
     patterns = torch.rand(2, 1, 3, 7, 7, generator=rng) * 255
     patterns = patterns.repeat_interleave(8, -2).repeat_interleave(8, -1)
@@ -95,13 +102,13 @@ def images_of(number: int, count: int, seed: int = 0) -> Tensor:
 
 
 def task(number: int) -> Task:
-    """Two classes of its own."""
+    """Return a task with two classes of its own."""
     labels = [f"{number}{c}" for c in "ab" for _ in range(PER_CLASS)]
     return Task(f"task {number}", images_of(number, PER_CLASS), labels)
 
 
 def measure(folder: Path, backbone: str, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Learn and save one task after another; a row at each mark."""
+    """Learn and save one task after another, and return a row for each mark."""
     model = RememberingTransformer.from_backbone(
         backbone, image_size=options.image_size, epochs=1, router=RouterSettings(feature_rank=0)
     )
@@ -110,7 +117,7 @@ def measure(folder: Path, backbone: str, options: argparse.Namespace) -> list[di
     rows = []
     for number in range(options.tasks):
         if not any(mark - WINDOW <= number < mark for mark in marks):
-            make(model, number)
+            model = with_synthetic_task(model, number)
             if number + 1 + WINDOW in marks:
                 model.save(folder)
             continue
@@ -125,31 +132,42 @@ def measure(folder: Path, backbone: str, options: argparse.Namespace) -> list[di
     return rows
 
 
-def make(model: RememberingTransformer, number: int) -> None:
-    """Put a task into a model without training, and without comparing it with all others."""
+def with_synthetic_task(model: RememberingTransformer, number: int) -> RememberingTransformer:
+    """Return a model with one more task, without training it or fitting the temperature."""
+    state, backbone = model.state, model.backbone
     rng = torch.Generator().manual_seed(number)
-    images = images_of(number, 1)
-    features = model.router_features(images).double()
+    features = router_features(state, backbone, images_of(number, 1)).double()
+    repeats = gaussian.CALIBRATION_PER_TASK // 2
     expert = {
         "counts": torch.full((2,), float(PER_CLASS), dtype=torch.float64),
         "sums": PER_CLASS * features,
-        "scatter": torch.zeros_like(model.router.shared["scatter"]),
-        "usual": features.half().repeat(gaussian.USUAL_PER_TASK // 2, 1),
-        "usual_class": torch.arange(2).repeat(gaussian.USUAL_PER_TASK // 2),
+        "calibration_features": features.half().repeat(repeats, 1),
+        "calibration_targets": torch.arange(2).repeat(repeats),
     }
-    adapter = Adapter.new(model.backbone, model.settings.rank, model.settings.first_layer, rng)
+    router = state.router
+    shared = {**router.shared, "count": router.shared["count"] + expert["counts"].sum()}
+    experts = {**router.experts, number: expert}
+    adapter = Adapter.new(backbone, state.settings.rank, state.settings.first_layer, rng)
     adapter.b.normal_(0, 0.01, generator=rng)
-    head = Head.linear((f"{number}a", f"{number}b"), model.backbone)
+    classes = (f"{number}a", f"{number}b")
+    head = Head.linear(classes, backbone)
     head.weight.normal_(0, 0.1, generator=rng)
-    fitted = gaussian._Fitted.best_temperature
-    gaussian._Fitted.best_temperature = lambda self: self.temperature
-    model._take_over(task(number), Learned(expert, adapter, head, None, None, None))
-    gaussian._Fitted.best_temperature = fitted
+    record = TaskRecord(number, f"task {number}", classes, 2 * PER_CLASS, number)
+    return model.with_state(
+        replace(
+            state,
+            router=gaussian.GaussianRouter(router.settings, experts, shared),
+            tasks=(*state.tasks, record),
+            adapters=state.adapters.with_adapter(number, adapter),
+            heads={**state.heads, number: head},
+            next_number=number + 1,
+        )
+    )
 
 
 @contextmanager
 def timed(clock: dict[str, float], model: RememberingTransformer) -> Iterator[None]:
-    """Add the seconds that each step of learning takes to `clock`."""
+    """Add the seconds of each step of learning to `clock`."""
 
     def wrapped(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
@@ -162,10 +180,10 @@ def timed(clock: dict[str, float], model: RememberingTransformer) -> Iterator[No
         return run
 
     places: list[tuple[Any, str, str]] = [
-        (learner, "encode_task", "encode"),
-        (learner, "train", "train"),
-        (model.router, "fit", "router"),
-        (model.router, "add", "router"),
+        (algorithm, "encode_task", "encode"),
+        (algorithm, "train", "train"),
+        (gaussian.GaussianRouter, "fit", "router"),
+        (gaussian.GaussianRouter, "with_expert", "router"),
         (model, "save", "save"),
     ]
     before = [getattr(owner, name) for owner, name, _ in places]
@@ -185,12 +203,12 @@ def row(
     backbone: str,
     cache_bytes: int | None,
 ) -> dict[str, float]:
-    """Everything that is measured at one number of tasks."""
+    """Return all measurements at one number of tasks."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # start-up, in a fresh process
         started = pool.apply(start_up, (folder, backbone, len(model.tasks), cache_bytes))
     result: dict[str, float] = {"tasks": len(model.tasks)}
     result |= {f"{step}_s": statistics.median(s[step] for s in spent) for step in STEPS}
-    result |= compare(model)
+    result |= temperature_cost(model)
     result["router_s"] += result.pop("share_s")
     result["task_s"] = sum(result[f"{step}_s"] for step in STEPS)
     result["bytes"] = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -198,30 +216,29 @@ def row(
     return result | speed(model) | started
 
 
-def compare(model: RememberingTransformer) -> dict[str, float]:
-    """Seconds of the comparison that adding a task takes now and then, and its share of each."""
-    router = model.router
-    assert isinstance(router, gaussian.GaussianRouter)
-    router.changed()
+def temperature_cost(model: RememberingTransformer) -> dict[str, float]:
+    """Return the seconds to fit the temperature, and the uncounted share of each task."""
+    router = model.state.router
+    fresh = gaussian.GaussianRouter(router.settings, router.experts, router.shared)  # no caches
     start = time.process_time()
-    router._fit().best_temperature()
+    fresh._gaussians.best_temperature()
     seconds, tasks = time.process_time() - start, len(model.tasks)
-    often = tasks <= gaussian.REFIT_EACH  # then it is in the time of every task
-    return {"compare_s": seconds, "share_s": 0.0 if often else seconds / (tasks // 16)}
+    counted = tasks <= gaussian.REFIT_ALWAYS  # it is part of learning every task
+    return {"temperature_s": seconds, "share_s": 0.0 if counted else seconds / (tasks // 16)}
 
 
 def probe(tasks: int, count: int = 2 * BATCH) -> Tensor:
-    """New images, of tasks spread evenly over all that are learned."""
+    """Return new images of tasks that are spread evenly over the learned ones."""
     picked = [int(i * tasks / count) if tasks >= count else i % tasks for i in range(count)]
     return torch.stack([images_of(n, 1, seed=1 + i)[i % 2] for i, n in enumerate(picked)])
 
 
 @torch.inference_mode()
 def speed(model: RememberingTransformer, rounds: int = 3) -> dict[str, float]:
-    """Images a second, in turn with the bare backbone so that noise strikes both."""
+    """Return images per second, in alternation with the bare backbone."""
     images, backbone = probe(len(model.tasks)), model.backbone
     bare, ours = [], []
-    said = model.predict(images)
+    prediction = model.predict(images)  # also reads the adapters
     for _ in range(rounds):
         start = time.process_time()
         for batch in images.split(BATCH):
@@ -231,7 +248,7 @@ def speed(model: RememberingTransformer, rounds: int = 3) -> dict[str, float]:
         model.predict(images)
         ours.append(time.process_time() - start)
     return {
-        "adapters_asked": len(said.adapters.unique()),
+        "adapters_used": len(prediction.adapters.unique()),
         "images_per_s": len(images) / statistics.median(ours),
         "bare_images_per_s": len(images) / statistics.median(bare),
         "of_bare": statistics.median(b / o for b, o in zip(bare, ours, strict=True)),
@@ -239,7 +256,7 @@ def speed(model: RememberingTransformer, rounds: int = 3) -> dict[str, float]:
 
 
 def start_up(folder: Path, backbone: str, tasks: int, cache_bytes: int | None) -> dict[str, float]:
-    """Seconds to load a model and to its first answers, and the memory of the process."""
+    """Return the seconds to load a model and predict a batch, and the memory of the process."""
     torch.set_num_threads(1)
     alone = Backbone.load(backbone)
     result = {f"bare_{key}": value for key, value in resident().items()}
@@ -255,7 +272,7 @@ def start_up(folder: Path, backbone: str, tasks: int, cache_bytes: int | None) -
 
 
 def resident() -> dict[str, float]:
-    """Megabytes of memory: the process's own, and pages of files, which can be given back."""
+    """Return megabytes of private memory, and of mapped files, which the system can reclaim."""
     lines = Path("/proc/self/status").read_text().splitlines()
     status = dict(line.split(":", 1) for line in lines)
     return {
@@ -265,17 +282,17 @@ def resident() -> dict[str, float]:
 
 
 def table(rows: list[dict[str, float]]) -> str:
-    """Markdown."""
+    """Return the rows as a Markdown table."""
     columns: dict[str, Callable[[dict[str, float]], str]] = {
         "tasks": lambda r: f"{r['tasks']:,}",
         "learn a task, s": lambda r: f"{r['task_s']:.2f}",
         **{f"{step}, s": lambda r, step=step: f"{r[f'{step}_s']:.2f}" for step in STEPS},
-        "comparing all, s": lambda r: f"{r['compare_s']:.2f}",
+        "temperature, s": lambda r: f"{r['temperature_s']:.2f}",
         "images/s": lambda r: f"{r['images_per_s']:.0f}",
-        "of the bare backbone": lambda r: f"{r['of_bare']:.2f}",
+        "relative to the bare backbone": lambda r: f"{r['of_bare']:.2f}",
         "load, s": lambda r: f"{r['load_s']:.1f}",
         "first batch, s": lambda r: f"{r['first_batch_s']:.1f}",
-        "own memory, MB": lambda r: f"{r['anon_mb']:.0f}",
+        "private memory, MB": lambda r: f"{r['anon_mb']:.0f}",
         "mapped, MB": lambda r: f"{r['file_mb']:.0f}",
         "on disk, MB": lambda r: f"{r['bytes'] / 1e6:.0f}",
     }
@@ -285,7 +302,7 @@ def table(rows: list[dict[str, float]]) -> str:
 
 
 def plot(rows: list[dict[str, float]], path: Path) -> None:
-    """Cost against number of tasks."""
+    """Plot the costs against the number of tasks."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -298,11 +315,11 @@ def plot(rows: list[dict[str, float]], path: Path) -> None:
         upper = [low + r[f"{step}_s"] for low, r in zip(lower, rows, strict=True)]
         left.fill_between(tasks, lower, upper, label=step, alpha=0.8)
         lower = upper
-    left.set(xscale="log", xlabel="tasks", ylabel="seconds to learn and save one")
+    left.set(xscale="log", xlabel="tasks", ylabel="seconds to learn and save a task")
     left.set_ylim(bottom=0)
     left.legend(frameon=False, ncols=2)
     right.plot(tasks, [r["of_bare"] for r in rows], marker="o")
-    right.set(xscale="log", xlabel="tasks", ylabel="prediction speed, of the bare backbone's")
+    right.set(xscale="log", xlabel="tasks", ylabel="speed relative to the bare backbone")
     right.set_ylim(bottom=0)
     figure.savefig(path)
     plt.close(figure)

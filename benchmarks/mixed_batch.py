@@ -1,9 +1,9 @@
-"""A batch in which each image has its own adapter.
+"""Measure the forward pass of batches in which each image uses its own adapter.
 
     python benchmarks/mixed_batch.py --backbone FOLDER
 
-Against transformers' bare forward of the same backbone, and, for 20 adapters, PEFT's
-`adapter_names` forward on the same weights.
+Compares with the bare forward pass of transformers on the same backbone and, for 20 adapters, with
+the `adapter_names` forward pass of PEFT on the same weights.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ def main() -> None:
 
 
 def bank_of(backbone: Backbone, count: int, rank: int, first_layer: int = 0) -> AdapterBank:
-    """Random adapters, none of them zero."""
-    bank, rng = AdapterBank(), torch.Generator().manual_seed(0)
+    """Return random adapters whose B is not zero."""
+    rng = torch.Generator().manual_seed(0)
+    adapters = {}
     for number in range(count):
-        bank[number] = Adapter.new(backbone, rank, first_layer, rng)
-        bank[number].b.normal_(0, 0.02, generator=rng)
-    return bank
+        adapters[number] = Adapter.new(backbone, rank, first_layer, rng)
+        adapters[number].b.normal_(0, 0.02, generator=rng)
+    return AdapterBank(adapters)
 
 
 @torch.inference_mode()
 def ours(backbone: Backbone, bank: AdapterBank, x: Tensor, numbers: Tensor) -> Tensor:
-    """What heads read of a batch."""
+    """Return the pooled output of our backbone, each image under its own adapter."""
     tokens = backbone.embed_pixels(x)
     return backbone.pool(backbone.finish(tokens, adapters=bank.mixed(numbers)))
 
 
 @torch.inference_mode()
 def theirs(model: Any, x: Tensor, **options: Any) -> Tensor:
-    """The same of transformers' model, or of PEFT's around it."""
+    """Return the CLS token of the model of transformers or PEFT."""
     last: Tensor = model(pixel_values=x, interpolate_pos_encoding=True, **options).last_hidden_state
     return last[:, 0]
 
@@ -76,7 +77,7 @@ def _measure(
         "bare": partial(theirs, bare, x),
     }
     if count == 20:
-        wrapped = with_peft(copy.deepcopy(bare), bank, numbers, backbone)  # it changes the model
+        wrapped = with_peft(copy.deepcopy(bare), bank, numbers, backbone)  # PEFT changes the model
         names = [str(n) for n in numbers.tolist()]
         candidates["peft"] = partial(theirs, wrapped, x, adapter_names=names)
         torch.testing.assert_close(candidates["ours"](), candidates["peft"](), rtol=1e-4, atol=1e-4)
@@ -88,7 +89,7 @@ def _measure(
 
 
 def with_peft(bare: Any, bank: AdapterBank, numbers: Tensor, backbone: Backbone) -> Any:
-    """PEFT's model with those adapters of the bank that a batch uses: it needs no others."""
+    """Return a PEFT model with the adapters that the batch uses."""
     some = next(iter(bank.values()))
     config = peft.LoraConfig(r=some.rank, lora_alpha=some.rank, target_modules=TARGETS)
     used = numbers.unique().tolist()

@@ -1,11 +1,11 @@
-"""How much faster an epoch is when the tokens below the first adapted layer are kept.
+"""Measure how much faster an epoch is if the tokens below the first adapted layer are cached.
 
     python benchmarks/token_cache.py [--backbone FOLDER] [--json FILE]
 
-Adapters in the upper half of a ViT-Ti/16 at 112 pixels, images as PNG files, no augmentation. An
-epoch with kept tokens and one without take turns; the best time of each counts, because whatever
-else the machine does only adds to it. Both must have the same losses, step by step. Without a
-backbone a random one of the same shape is used: the speed does not depend on the weights.
+Adapters in the upper half of a ViT-Ti/16 at 112 pixels, images as PNG files, no augmentation.
+Epochs with and without cached tokens alternate; the best time of each is reported, because other
+load on the machine only adds to it. The losses of both must be identical in every step. Without
+--backbone, random weights of the same shape are used: speed does not depend on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
 from remembering.data.images import ImageFiles
-from remembering.inference.token_cache import TokenCache
+from remembering.inference.token_cache import BATCH_SIZE, TokenCache
 from remembering.learning.training import Batch, Callback, TrainingSet, train
 from remembering.runtime.seeding import generator
 
@@ -37,7 +37,7 @@ SIZE, CLASSES, GOAL = 112, 10, 1.7
 
 
 class Losses(Callback):
-    """Plain cross entropy, remembered."""
+    """Cross-entropy whose values are recorded."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -50,7 +50,7 @@ class Losses(Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", help="folder of a ViT-Ti/16; a random one if not given")
+    parser.add_argument("--backbone", help="folder of a ViT-Ti/16; random weights if omitted")
     parser.add_argument("--images", type=int, default=4 * BATCH_SIZE)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
@@ -62,9 +62,9 @@ def main() -> None:
         result = _measure(backbone, images, arguments.repeats)
     print(f"{arguments.images} images, adapters in layers {backbone.depth // 2 + 1} to ", end="")
     print(f"{backbone.depth} of {backbone.depth}, {torch.get_num_threads()} threads")
-    print(f"to compute the tokens once  {result['encode_seconds']:7.2f} s")
-    print(f"an epoch without them kept  {result['plain_seconds']:7.2f} s")
-    print(f"an epoch with them kept     {result['kept_seconds']:7.2f} s")
+    print(f"computing the tokens once   {result['encode_seconds']:7.2f} s")
+    print(f"epoch without cached tokens {result['plain_seconds']:7.2f} s")
+    print(f"epoch with cached tokens    {result['cached_seconds']:7.2f} s")
     print(f"ratio                       {result['ratio']:7.2f}   (goal {GOAL}), same losses")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -73,12 +73,12 @@ def main() -> None:
 def _measure(backbone: Backbone, images: ImageFiles, repeats: int) -> dict[str, float]:
     plain = TokenCache(backbone, images, backbone.depth // 2)
     start = time.perf_counter()
-    kept = plain.keep()
+    cached = plain.filled()
     encode_seconds = time.perf_counter() - start
-    seconds: dict[str, list[float]] = {"plain": [], "kept": []}
+    seconds: dict[str, list[float]] = {"plain": [], "cached": []}
     losses = []
     for _ in range(repeats):
-        for kind, token_cache in (("plain", plain), ("kept", kept)):
+        for kind, token_cache in (("plain", plain), ("cached", cached)):
             took, values = _epoch(token_cache)
             seconds[kind].append(took)
             losses.append(values)
@@ -88,15 +88,15 @@ def _measure(backbone: Backbone, images: ImageFiles, repeats: int) -> dict[str, 
     return {
         "encode_seconds": encode_seconds,
         "plain_seconds": best["plain"],
-        "kept_seconds": best["kept"],
-        "ratio": best["plain"] / best["kept"],
+        "cached_seconds": best["cached"],
+        "ratio": best["plain"] / best["cached"],
         "goal": GOAL,
         "threads": torch.get_num_threads(),
     }
 
 
 def _epoch(token_cache: TokenCache) -> tuple[float, list[float]]:
-    """Seconds and losses of one epoch, from the same start each time."""
+    """Return seconds and losses of one epoch; every call starts from the same weights."""
     backbone = token_cache.backbone
     settings = Settings(first_layer=token_cache.first_layer, epochs=1, batch_size=BATCH_SIZE)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, generator(0, "adapter"))
@@ -111,7 +111,7 @@ def _epoch(token_cache: TokenCache) -> tuple[float, list[float]]:
 
 
 def _images(folder: Path, count: int) -> ImageFiles:
-    """Noise of the size of CIFAR's images."""
+    """Write random images of the size of CIFAR."""
     pixels = torch.randint(0, 256, (count, 32, 32, 3), generator=generator(0, "images"))
     paths = [folder / f"{i}.png" for i in range(count)]
     for path, image in zip(paths, pixels.to(torch.uint8).numpy(), strict=True):

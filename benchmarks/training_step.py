@@ -1,9 +1,9 @@
-"""One step of training an adapter: forward, backward, AdamW; against PEFT's LoRA.
+"""Measure one training step of an adapter (forward, backward, AdamW) against LoRA of PEFT.
 
     python benchmarks/training_step.py --backbone FOLDER
 
-The same backbone, targets (Q, K, V, O of every layer), rank, head, optimiser and batch of 64. Both
-get pixels; the frozen embedding is part of the step.
+Both use the same backbone, target modules (Q, K, V, O of every layer), rank, head, optimiser and
+batch of 64. The input is pixels: the frozen embedding is part of the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH, CLASSES = 64, 10
 
 
 class Ours:
-    """Our adapter and a head."""
+    """An adapter of this library and a head."""
 
     def __init__(self, backbone: Backbone, rank: int):
         self.backbone = backbone
@@ -45,7 +45,7 @@ class Ours:
 
 
 class Peft:
-    """PEFT's model and a head."""
+    """A PEFT model and a head."""
 
     def __init__(self, bare: Any, rank: int):
         config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=TARGETS)

@@ -1,10 +1,10 @@
-"""How long to train the paper's autoencoders on small tasks, chosen on training images alone.
+"""Select the training budget of the paper's autoencoders on small tasks, on training images only.
 
     python scripts/choose_autoencoder.py --backbone FOLDER
 
-CIFAR-10 in five tasks, 100 training images a class, in class orders that no result uses (seeds 10
-to 14). Routing of unit `task` is measured on training images that were not learned from: groups of
-100 of one task, as large as its test set in the small runs. The test images are not opened.
+CIFAR-10 in five tasks, 100 training images per class, in class orders that no result uses (seeds 10
+to 14). Routing of unit `task` is measured on held-out training images: groups of 100 of one task,
+the size of its test set in the small runs. Test images are not opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
     streams = [_stream(backbone, seed) for seed in SEEDS]
-    print("start   batch  epochs  groups routed right  single images")
+    print("start   batch  epochs  groups routed correctly  single images")
     for start in ("shared", "own"):
         for batch_size, epochs in BUDGETS:
             settings = RouterSettings("autoencoder", batch_size=batch_size, epochs=epochs)
@@ -51,11 +51,11 @@ def _print(
     ]
     groups, single = (sum(column) / len(rates) for column in zip(*rates, strict=True))
     budget = f"{settings.batch_size:6}  {settings.epochs:6}"
-    print(f"{start:6} {budget}  {100 * groups:17.1f} %  {100 * single:11.1f} %", flush=True)
+    print(f"{start:6} {budget}  {100 * groups:21.1f} %  {100 * single:11.1f} %", flush=True)
 
 
 def _stream(backbone: Backbone, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """For each task, what a router sees of the images to learn and of those held out."""
+    """Return the router features of the training and held-out images of each task."""
     source = load("cifar10", None)
     router = make_router(RouterSettings("autoencoder").resolved(backbone.depth))
     order = permutation(CLASSES, seed, "split").tolist()
@@ -75,7 +75,7 @@ def _stream(backbone: Backbone, seed: int) -> list[tuple[Tensor, Tensor]]:
 @torch.inference_mode()
 def _features(backbone: Backbone, router: Router, images: Images) -> Tensor:
     parts = [
-        router.features([backbone.embed(images[index[0] : index[-1] + 1])])
+        router.features([backbone.embed(images[int(index[0]) : int(index[-1]) + 1])])
         for index in batches(len(images))
     ]
     return torch.cat(parts)
@@ -84,18 +84,19 @@ def _features(backbone: Backbone, router: Router, images: Images) -> Tensor:
 def _routing(
     router: Router, seed: int, shared: bool, tasks: list[tuple[Tensor, Tensor]]
 ) -> tuple[float, float]:
-    """Shares of groups, and of single images, for which the right task was chosen."""
+    """Return the shares of groups and of single images that are routed to the correct task."""
     for number, (learned, _) in enumerate(tasks):
         targets = torch.arange(len(learned)) // LEARNED
         purpose = ("router",) if shared else ("router", number)
-        router.add(number, router.fit(learned.clone(), targets, generator(seed, *purpose)))
+        expert = router.fit(learned.clone(), targets, generator(seed, *purpose))
+        router = router.with_expert(number, expert)
     groups, single = [], []
     for number, (_, held_out) in enumerate(tasks):
-        errors = router.score(held_out)
-        single.append((errors.argmin(1) == number).float().mean().item())
+        scores = router.scores(held_out)
+        single.append((scores.argmin(1) == number).float().mean().item())
         for draw in range(50):
-            rows = permutation(len(errors), seed, "draw", number, draw)[:GROUP]
-            groups.append(float(errors[rows].mean(0).argmin() == number))
+            rows = permutation(len(scores), seed, "draw", number, draw)[:GROUP]
+            groups.append(float(scores[rows].mean(0).argmin() == number))
     return sum(groups) / len(groups), sum(single) / len(single)
 
 

@@ -35,11 +35,11 @@ from remembering.experiments.spec import Experiment, find
 from remembering.learning.training import TrainingSet
 from remembering.runtime.seeding import permutation
 
-SEEDS, ASKED = (10, 11), 30
+SEEDS, HELD_OUT = (10, 11), 30
 
 
 class LwFOverAll(LwF):
-    """LwF whose cross entropy is over all classes so far, not over the new ones alone."""
+    """LwF with cross-entropy over all classes so far instead of the new ones only."""
 
     def begin(self, task: Task, training_set: TrainingSet) -> None:
         super().begin(task, training_set)
@@ -70,9 +70,13 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--backbone")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--methods", help="names by commas; all by default")
-    parser.add_argument("--values", help="numbers by commas, in place of those of one option")
-    parser.add_argument("--per-class", type=int, help="images to learn, if not the experiment's")
+    parser.add_argument("--methods", help="comma-separated names; all if omitted")
+    parser.add_argument(
+        "--values", help="comma-separated values that replace the grid of the option"
+    )
+    parser.add_argument(
+        "--per-class", type=int, help="training images per class, instead of the experiment's"
+    )
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     arguments = parser.parse_args()
     experiment = next(iter(find(arguments.experiment).variants(arguments.small).values()))
@@ -82,12 +86,12 @@ def main() -> None:
     backbone = Backbone.load(arguments.backbone or experiment.backbone, experiment.image_size)
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     streams = {seed: _stream(experiment, arguments.data, seed) for seed in seeds}
-    wanted = arguments.methods.split(",") if arguments.methods else list(GRIDS)
+    methods = arguments.methods.split(",") if arguments.methods else list(GRIDS)
     print(f"| method | option | {' | '.join(f'seed {seed} (%)' for seed in seeds)} | mean (%) |")
     print("| --- | --- |" + " ---: |" * (len(seeds) + 1), flush=True)
     cache = FeatureCache()
     for name, grid in GRIDS.items():
-        if name.split(",")[0] in wanted:
+        if name.split(",")[0] in methods:
             if arguments.values and grid != [{}]:
                 if len(grid[0]) > 1:
                     parser.error(f"--values is for methods with one option in the grid, not {name}")
@@ -97,20 +101,18 @@ def main() -> None:
 
 
 def _stream(experiment: Experiment, data: Path | None, seed: int) -> Stream:
-    """The experiment's tasks, with training images that are not learned in place of the test's."""
-    wanted = experiment.stream
-    source = load(wanted.source, data)
-    learned, asked = [], []
+    """Return the experiment's tasks with held-out training images in place of test images."""
+    settings = experiment.stream
+    source = load(settings.source, data)
+    learned, held_out = [], []
     for label in range(len(source.classes)):
         members = (source.train.labels == label).nonzero().flatten()
         members = members[permutation(len(members), seed, "limit", "train", label)]
-        asked.append(members[-ASKED:])
-        learned.append(members[:-ASKED][: wanted.per_class])
-    train, held_out = (
-        source.train.take(torch.cat(part).sort().values) for part in (learned, asked)
-    )
-    deal = permute if wanted.kind == "permute" else split
-    return deal(Source(source.name, train, held_out, source.classes), wanted.tasks, seed)
+        held_out.append(members[-HELD_OUT:])
+        learned.append(members[:-HELD_OUT][: settings.per_class])
+    train, test = (source.train.take(torch.cat(part).sort().values) for part in (learned, held_out))
+    make = permute if settings.kind == "permute" else split
+    return make(Source(source.name, train, test, source.classes), settings.tasks, seed)
 
 
 def _try(
@@ -121,8 +123,8 @@ def _try(
     streams: Mapping[int, Stream],
     cache: FeatureCache,
 ) -> None:
-    """One row for each point of a grid, once all are known."""
-    reached = []
+    """Print one row for each point of a grid."""
+    results = []
     for options in grid:
         scores = []
         for seed, stream in streams.items():
@@ -132,18 +134,18 @@ def _try(
             learner = METHODS[name](backbone, settings, cache, **values)
             for data in stream.tasks:
                 learner.learn(data.train)
-            asked = [data.test for data in stream.tasks]
+            tests = [data.test for data in stream.tasks]
             scores.append(
-                mean([accuracy(learner.predict(t.images).labels, t.labels) for t in asked])
+                mean([accuracy(learner.predict(t.images).labels, t.labels) for t in tests])
             )
-        reached.append(scores)
-    best = max(mean(scores) for scores in reached)
-    for options, scores in zip(grid, reached, strict=True):
-        told = ", ".join(f"{key} = {value:g}" for key, value in options.items())
+        results.append(scores)
+    best = max(mean(scores) for scores in results)
+    for options, scores in zip(grid, results, strict=True):
+        shown = ", ".join(f"{key} = {value:g}" for key, value in options.items())
         each = " | ".join(f"{100 * score:.1f}" for score in scores)
         average = f"{100 * mean(scores):.1f}"
         mark = "**" if len(grid) > 1 and mean(scores) == best else ""
-        print(f"| {name} | {told} | {each} | {mark}{average}{mark} |", flush=True)
+        print(f"| {name} | {shown} | {each} | {mark}{average}{mark} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -259,7 +259,7 @@ def make_model() -> ViTModel:
         num_channels=1,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        initializer_range=0.1,  # 1 / sqrt(96); the usual 0.02 is meant for much wider networks
+        initializer_range=0.1,  # 1 / sqrt(96); the default of 0.02 suits much wider networks
     )
     return ViTModel(config, add_pooling_layer=False)
 

@@ -1,17 +1,16 @@
-"""Streams without task boundaries against the same images with boundaries given.
+"""Compare streams without task boundaries with the same images with known boundaries.
 
     python scripts/study_observing.py
     python scripts/study_observing.py --source cifar100 --data FOLDER --backbone FOLDER
 
-Four streams of the same training images, in batches: tasks in a row; the same with the first task
-coming back at the end; with the last quarter of a task mixed into the first quarter of the next;
-and all tasks shuffled into one. Accuracy is of single test images (unit sample).
+Four streams of the same training images, in batches: tasks one after another; the same with the
+first task repeated at the end; with the last quarter of each task mixed with the first quarter of
+the next; and all tasks shuffled. Accuracy is of single test images (unit sample).
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--feature_adapter-steps", type=int, default=RouterSettings().feature_steps)
+    parser.add_argument("--feature-steps", type=int, default=RouterSettings().feature_steps)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
     router = RouterSettings(feature_steps=arguments.feature_steps)
@@ -51,12 +50,12 @@ def main() -> None:
     stream = split(source, arguments.sizes, SEED)
     print("| stream | tasks found | adapters | accuracy (%) |")
     print("| --- | ---: | ---: | ---: |")
-    given = RememberingTransformer(backbone, settings)
+    learned = RememberingTransformer(backbone, settings)
     for data in stream.tasks:
-        given.learn(data.train)
-    _print("boundaries given", given, stream)
+        learned.learn(data.train)
+    _print("known boundaries", learned, stream)
     for name, batches in _streams(stream).items():
-        model = RememberingTransformer(backbone, replace(settings))
+        model = RememberingTransformer(backbone, settings)
         for images, labels in batches:
             model.observe(images, labels)
         model.flush()
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def _streams(stream: Stream) -> dict[str, list[tuple[Tensor, list[Label]]]]:
-    """Batches of the training images under four kinds of boundaries."""
+    """Return the batches of the four streams by name."""
     parts = [_shuffled(data.train, i) for i, data in enumerate(stream.tasks)]
     images = torch.cat([part for part, _ in parts])
     labels = [label for _, part in parts for label in part]
@@ -75,8 +74,8 @@ def _streams(stream: Stream) -> dict[str, list[tuple[Tensor, list[Label]]]]:
         rows = slice(end - quarter, end + quarter)
         blurred[rows] = blurred[rows][permutation(2 * quarter, SEED, "blur", end)]
     orders = {
-        "tasks in a row": torch.arange(len(labels)),
-        "the first task comes back": torch.cat(
+        "tasks one after another": torch.arange(len(labels)),
+        "first task repeated at the end": torch.cat(
             [torch.arange(len(labels)), torch.arange(len(parts[0][1]))]
         ),
         "blurred boundaries": blurred,
@@ -97,7 +96,7 @@ def _print(name: str, model: RememberingTransformer, stream: Stream) -> None:
     tests = [data.test for data in stream.tasks]
     shares = [accuracy(model.predict(test.images).labels, test.labels) for test in tests]
     mean = 100 * sum(shares) / len(shares)
-    print(f"| {name} | {len(model.tasks)} | {len(model.adapters)} | {mean:.1f} |", flush=True)
+    print(f"| {name} | {len(model.tasks)} | {len(model.state.adapters)} | {mean:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

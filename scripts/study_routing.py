@@ -1,12 +1,12 @@
-"""What the default router was chosen by: single images of held-out training data.
+"""Study variants of the default router on single held-out training images.
 
     python scripts/study_routing.py --backbone FOLDER --data FOLDER --part features
 
-CIFAR-100 in ten tasks in a class order that no result uses (seed 10): 100 training images a class
-are learned, 30 other training images a class are asked about. Test images are not opened. Parts:
-`features` tries layers of the frozen backbone; `feature_adapter` (half an hour) trains feature_adapter of several ranks
-and lengths; `views` goes on with the default feature_adapter: the mirror image, and feature vectors that are
-kept to fit_logit_correction boundaries. Figures are in docs/routing.md.
+CIFAR-100 in ten tasks in a class order that no result uses (seed 10): 100 training images per class
+are learned, 30 other training images per class are predicted. Test images are not opened. Parts:
+`features` compares layers of the frozen backbone; `feature-adapter` (half an hour) trains feature
+adapters of several ranks and lengths; `views` continues with the default feature adapter: the flip,
+and feature vectors kept to fit the logit correction. Results are in docs/routing.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings, Settings
 from remembering.data.sources import load
-from remembering.inference.encoding import flip_horizontally
 from remembering.inference.token_cache import TokenCache, batches
 from remembering.learning.training import TrainingSet, train
 from remembering.routing.gaussian import GaussianRouter
 from remembering.runtime.seeding import generator, permutation
 
-SEED, TASKS, PER_TASK, LEARNED, ASKED = 10, 10, 10, 100, 30
+SEED, TASKS, PER_TASK, LEARNED, HELD_OUT = 10, 10, 10, 100, 30
 DEFAULT = (4, 6, 8, 10, 12)
 
 
@@ -39,30 +38,29 @@ def main() -> None:
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--image-size", type=int, default=112)
-    parser.add_argument("--part", choices=("features", "eyes", "views"), required=True)
+    parser.add_argument("--part", choices=tuple(PARTS), required=True)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
-    learn, ask = _images(arguments.data)
-    study = {"features": _study_features, "eyes": _study_feature_adapter, "views": _study_views}
-    study[arguments.part](backbone, learn, ask)
+    learned, held_out = _images(arguments.data)
+    PARTS[arguments.part](backbone, learned, held_out)
 
 
 def _images(data: Path) -> tuple[Tensor, Tensor]:
-    """Images to learn and to ask about, class after class, in the order of the stream."""
+    """Return training and held-out images, class after class, in the order of the stream."""
     source = load("cifar100", data)
     images = torch.as_tensor(source.train.images)
-    learn, ask = [], []
+    learned, held_out = [], []
     for label in permutation(TASKS * PER_TASK, SEED, "split").tolist():
         members = (source.train.labels == label).nonzero().flatten()
         members = members[permutation(len(members), SEED, "limit", "train", label)]
-        learn.append(images[members[:LEARNED]])
-        ask.append(images[members[LEARNED : LEARNED + ASKED]])
-    return torch.cat(learn), torch.cat(ask)
+        learned.append(images[members[:LEARNED]])
+        held_out.append(images[members[LEARNED : LEARNED + HELD_OUT]])
+    return torch.cat(learned), torch.cat(held_out)
 
 
 @torch.inference_mode()
 def _states(backbone: Backbone, images: Tensor, feature_adapter: Adapter | None = None) -> Tensor:
-    """CLS and mean token, normalised, of every state: (n, depth + 1, 2, dim)."""
+    """Return the normalised CLS and mean token of every state: (n, depth + 1, 2, dim)."""
     active = feature_adapter.active() if feature_adapter else None
     parts = []
     for index in batches(len(images)):
@@ -73,31 +71,31 @@ def _states(backbone: Backbone, images: Tensor, feature_adapter: Adapter | None 
     return torch.cat(parts)
 
 
-def _accuracy(learn: Tensor, ask: Tensor, replay: int = 0) -> tuple[float, float]:
-    """Shares of classes and of tasks that are right."""
+def _accuracy(learned: Tensor, held_out: Tensor, replay: int = 0) -> tuple[float, float]:
+    """Return the accuracy of classes and of tasks."""
     router = GaussianRouter(RouterSettings(replay=replay))
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
-    for number, features in enumerate(learn.flatten(1).chunk(TASKS)):
-        router.add(number, router.fit(features, targets, generator(SEED)))
-    logits = router.class_logits(ask.flatten(1))
-    wanted = torch.arange(TASKS * PER_TASK).repeat_interleave(ASKED)
-    tasks = router.score(ask.flatten(1)).argmin(1)
-    right = logits.argmax(1) == wanted, tasks == wanted // PER_TASK
-    return float(right[0].float().mean()), float(right[1].float().mean())
+    for number, features in enumerate(learned.flatten(1).chunk(TASKS)):
+        router = router.with_expert(number, router.fit(features, targets, generator(SEED)))
+    logits = router.class_logits(held_out.flatten(1))
+    expected = torch.arange(TASKS * PER_TASK).repeat_interleave(HELD_OUT)
+    tasks = router.scores(held_out.flatten(1)).argmin(1)
+    correct = logits.argmax(1) == expected, tasks == expected // PER_TASK
+    return float(correct[0].float().mean()), float(correct[1].float().mean())
 
 
-def _print(name: str, learn: Tensor, ask: Tensor, replay: int = 0) -> None:
-    accuracy, routing = _accuracy(learn, ask, replay)
-    width = learn[0].numel()
+def _print(name: str, learned: Tensor, held_out: Tensor, replay: int = 0) -> None:
+    accuracy, routing = _accuracy(learned, held_out, replay)
+    width = learned[0].numel()
     print(
         f"| {name} | {width:,} | {100 * accuracy:.1f} | {100 * routing:.1f} |",
         flush=True,
     )
 
 
-def _study_features(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
-    a, b = _states(backbone, learn), _states(backbone, ask)
-    print("| frozen features | width | classes right (%) | tasks right (%) |")
+def _study_features(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
+    a, b = _states(backbone, learned), _states(backbone, held_out)
+    print("| frozen features | width | accuracy (%) | routed correctly (%) |")
     print("| --- | ---: | ---: | ---: |")
     sets: list[Sequence[int]] = [(0,)]
     sets += [RouterSettings().resolved(k).layers for k in (2, 4, 6, 8, 10, 12)]
@@ -111,34 +109,36 @@ def _study_features(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
         _print_ranpac(columns, a[:, DEFAULT].flatten(1), b[:, DEFAULT].flatten(1))
 
 
-def _print_ranpac(columns: int, learn: Tensor, ask: Tensor) -> None:
-    """Random projection, ReLU, ridge (McDonnell et al., 2023), the best of five ridges."""
-    wanted = torch.arange(TASKS * PER_TASK).repeat_interleave(ASKED)
+def _print_ranpac(columns: int, learned: Tensor, held_out: Tensor) -> None:
+    """Print the best of five ridge regressions on random features (McDonnell et al., 2023)."""
+    expected = torch.arange(TASKS * PER_TASK).repeat_interleave(HELD_OUT)
     targets = torch.arange(TASKS * PER_TASK).repeat_interleave(LEARNED)
-    projection = torch.randn(learn.shape[1], columns, generator=generator(SEED, "projection"))
-    projection /= learn.shape[1] ** 0.5
-    h, g = (learn @ projection).relu(), (ask @ projection).relu()
+    projection = torch.randn(learned.shape[1], columns, generator=generator(SEED, "projection"))
+    projection /= learned.shape[1] ** 0.5
+    h, g = (learned @ projection).relu(), (held_out @ projection).relu()
     gram, sums = h.mT @ h, h.mT @ F.one_hot(targets).float()
     best = 0.0
     for ridge in (1e1, 1e2, 1e3, 1e4, 1e5):
         weight = torch.linalg.solve(gram + ridge * torch.eye(columns), sums)
-        best = max(best, float(((g @ weight).argmax(1) == wanted).float().mean()))
+        best = max(best, float(((g @ weight).argmax(1) == expected).float().mean()))
     print(f"| random projection of these, ridge | {columns:,} | {100 * best:.1f} | – |")
 
 
-def _study_feature_adapter(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
-    print("| feature_adapter | width | classes right (%) | tasks right (%) |")
+def _study_feature_adapter(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
+    print("| feature adapter | width | accuracy (%) | routed correctly (%) |")
     print("| --- | ---: | ---: | ---: |")
     for rank, epochs in ((1, 2), (1, 6), (8, 6), (8, 15)):
-        feature_adapter = _feature_adapter(backbone, learn, rank, epochs)
-        a, b = (_states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learn, ask))
-        _print(f"rank {rank}, {epochs} epochs of the first task", a, b)
+        feature_adapter = _feature_adapter(backbone, learned, rank, epochs)
+        a, b = (
+            _states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learned, held_out)
+        )
+        _print(f"rank {rank}, {epochs} epochs on the first task", a, b)
 
 
-def _feature_adapter(backbone: Backbone, learn: Tensor, rank: int, epochs: int) -> Adapter:
-    """An adapter trained on the first task."""
+def _feature_adapter(backbone: Backbone, learned: Tensor, rank: int, epochs: int) -> Adapter:
+    """Return an adapter trained on the first task."""
     settings = Settings(rank=rank, epochs=epochs, batch_size=32, seed=SEED)
-    first = learn[: PER_TASK * LEARNED]
+    first = learned[: PER_TASK * LEARNED]
     targets = torch.arange(PER_TASK).repeat_interleave(LEARNED)
     training_set = TrainingSet(
         TokenCache(backbone, first, 0).filled(), targets, "the first task", 0
@@ -148,23 +148,29 @@ def _feature_adapter(backbone: Backbone, learn: Tensor, rank: int, epochs: int) 
     return train(backbone, adapter, head, training_set, settings)[0]
 
 
-def _study_views(backbone: Backbone, learn: Tensor, ask: Tensor) -> None:
-    print(
-        "| through feature_adapter of rank 8, 200 steps | width | classes right (%) | tasks right (%) |"
-    )
+def _study_views(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
+    print("| feature adapter of rank 8, 200 steps | width | accuracy (%) | routed correctly (%) |")
     print("| --- | ---: | ---: | ---: |")
-    feature_adapter = _feature_adapter(backbone, learn, 8, 7)
-    a, b = (_states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learn, ask))
+    feature_adapter = _feature_adapter(backbone, learned, 8, 7)
+    a, b = (
+        _states(backbone, images, feature_adapter)[:, DEFAULT] for images in (learned, held_out)
+    )
     _print("the image", a, b)
     c, d = (
-        _states(backbone, flip_horizontally(images), feature_adapter)[:, DEFAULT]
-        for images in (learn, ask)
+        _states(backbone, images.flip(-1), feature_adapter)[:, DEFAULT]
+        for images in (learned, held_out)
     )
     a, b = (a + c) / 2, (b + d) / 2
-    _print("mean of the image and its mirror image", a, b)
+    _print("mean of the image and its flip", a, b)
     for replay in (64, 200, 512, 1000):
-        _print(f"the same, {replay:,} feature vectors of each task kept", a, b, replay)
+        _print(f"the same, {replay:,} feature vectors kept per task", a, b, replay)
 
+
+PARTS = {
+    "features": _study_features,
+    "feature-adapter": _study_feature_adapter,
+    "views": _study_views,
+}
 
 if __name__ == "__main__":
     main()

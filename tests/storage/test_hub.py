@@ -49,9 +49,7 @@ def test_offline_there_is_one_clear_sentence(
     model: RememberingTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "reachable", lambda: False)
-    with pytest.raises(
-        RememberingError, match="is not a local folder, and the hub"
-    ):
+    with pytest.raises(RememberingError, match="is not a local folder, and the hub"):
         RememberingTransformer.from_pretrained("someone/model")
     with pytest.raises(RememberingError, match="'someone/model' cannot be uploaded, and the hub"):
         model.push_to_hub("someone/model")

@@ -40,20 +40,25 @@ def main() -> None:
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
     tasks = list(_tasks(arguments.data))
     depth = backbone.depth
-    print("| | layers run | accuracy (%) | accuracy, router alone (%) | routed correctly (%) |")
+    print("| | layers run | accuracy (%) | accuracy, router alone (%) | routing accuracy (%) |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for k in range(0, depth + 1, 2):
         first = min(k, depth - 1)
         router = RouterSettings(layers=_up_to(k), feature_rank=0, flip=False)
         name = f"router up to layer {k}, adapters above"
         if k == depth:  # some layer needs an adapter; the last one is run again
-            name = f"router up to layer {k}, adapters in the last"
+            name = f"router up to layer {k}, adapters in the last layer"
         _print(name, backbone, Settings(first_layer=first, router=router), tasks)
     frozen = RouterSettings(feature_rank=0, flip=False)
-    _print(f"router up to layer {depth}, adapters in all", backbone, Settings(router=frozen), tasks)
+    _print(
+        f"router up to layer {depth}, adapters in all layers",
+        backbone,
+        Settings(router=frozen),
+        tasks,
+    )
     one = RouterSettings(flip=False)
-    _print("the same, with a feature adapter", backbone, Settings(router=one), tasks)
-    _print("the same, with the flip: the default", backbone, Settings(), tasks)
+    _print("the same, with feature adapter", backbone, Settings(router=one), tasks)
+    _print("the same, with horizontal flip: the default", backbone, Settings(), tasks)
 
 
 def _up_to(k: int) -> tuple[int, ...]:

@@ -74,8 +74,8 @@ def _streams(stream: Stream) -> dict[str, list[tuple[Tensor, list[Label]]]]:
         rows = slice(end - quarter, end + quarter)
         blurred[rows] = blurred[rows][permutation(2 * quarter, SEED, "blur", end)]
     orders = {
-        "tasks one after another": torch.arange(len(labels)),
-        "first task repeated at the end": torch.cat(
+        "consecutive tasks": torch.arange(len(labels)),
+        "the first task recurs": torch.cat(
             [torch.arange(len(labels)), torch.arange(len(parts[0][1]))]
         ),
         "blurred boundaries": blurred,

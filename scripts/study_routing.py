@@ -95,7 +95,7 @@ def _print(name: str, learned: Tensor, held_out: Tensor, replay: int = 0) -> Non
 
 def _study_features(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
     a, b = _states(backbone, learned), _states(backbone, held_out)
-    print("| frozen features | width | accuracy (%) | routed correctly (%) |")
+    print("| frozen features | width | accuracy (%) | routing accuracy (%) |")
     print("| --- | ---: | ---: | ---: |")
     sets: list[Sequence[int]] = [(0,)]
     sets += [RouterSettings().resolved(k).layers for k in (2, 4, 6, 8, 10, 12)]
@@ -125,7 +125,7 @@ def _print_ranpac(columns: int, learned: Tensor, held_out: Tensor) -> None:
 
 
 def _study_feature_adapter(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
-    print("| feature adapter | width | accuracy (%) | routed correctly (%) |")
+    print("| feature adapter | width | accuracy (%) | routing accuracy (%) |")
     print("| --- | ---: | ---: | ---: |")
     for rank, epochs in ((1, 2), (1, 6), (8, 6), (8, 15)):
         feature_adapter = _feature_adapter(backbone, learned, rank, epochs)
@@ -149,7 +149,7 @@ def _feature_adapter(backbone: Backbone, learned: Tensor, rank: int, epochs: int
 
 
 def _study_views(backbone: Backbone, learned: Tensor, held_out: Tensor) -> None:
-    print("| feature adapter of rank 8, 200 steps | width | accuracy (%) | routed correctly (%) |")
+    print("| feature adapter of rank 8, 200 steps | width | accuracy (%) | routing accuracy (%) |")
     print("| --- | ---: | ---: | ---: |")
     feature_adapter = _feature_adapter(backbone, learned, 8, 7)
     a, b = (

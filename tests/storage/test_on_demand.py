@@ -18,7 +18,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.runtime.files import SafeFolder
-from remembering.storage import artifacts, writer
+from remembering.storage import artifact_writer, artifacts
 
 pytestmark = pytest.mark.unit
 TASKS = 6
@@ -155,8 +155,8 @@ def test_a_save_encodes_and_writes_only_what_is_new(
         real(self, name, data)
 
     def counted(name: str) -> None:
-        function = getattr(writer, name)
-        monkeypatch.setattr(writer, name, lambda *a: encoded.append(name) or function(*a))
+        function = getattr(artifact_writer, name)
+        monkeypatch.setattr(artifact_writer, name, lambda *a: encoded.append(name) or function(*a))
 
     monkeypatch.setattr(SafeFolder, "write", write)
     for name in ("to_peft", "encode_head", "encode_expert"):

@@ -81,13 +81,11 @@ def load(
         ancestors = set() if damaged else {sha256(data)}
         if previous:  # a save may replace what comes after it
             ancestors.add(sha256(read_manifest_bytes(safe)))
-        saved = SavedModel(
-            manifest.model_id,
-            manifest.generation,
-            reader.artifacts,
-            ancestors,
-            sha256(data) if damaged else None,
-        )
+        saved = SavedModel(manifest.model_id, manifest.generation, reader.artifacts, ancestors)
+        if damaged:
+            saved = replace(saved, incomplete=sha256(data))
+        elif not previous:
+            saved = replace(saved, manifest=manifest, digest=sha256(data))
         return state, loaded, saved
 
 

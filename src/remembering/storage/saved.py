@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from remembering.storage.artifacts import Artifact
+from remembering.storage.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class SavedModel:
         artifacts: Artifacts that are encoded and hashed already, by key.
         ancestors: SHA-256 of the manifests that the state descends from, which a save may replace.
             A save adds its own before it writes it, so that it can be repeated after an interrupt.
+        manifest: The manifest of the last load or save, which need not be parsed again.
+        digest: Its SHA-256.
         incomplete: SHA-256 of the manifest from which damaged tasks were left out, if any were.
     """
 
@@ -25,6 +28,8 @@ class SavedModel:
     generation: int = 0
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     ancestors: set[str] = field(default_factory=set)
+    manifest: Manifest | None = None
+    digest: str = ""
     incomplete: str | None = None
 
     def copy(self) -> SavedModel:

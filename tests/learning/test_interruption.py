@@ -25,7 +25,7 @@ from remembering.config import RouterSettings
 from remembering.model import RememberingTransformer
 
 PACKAGE = str(Path(remembering.__file__).parent)
-POINTS = 400 if os.environ.get("REMEMBERING_LONG") else 27
+POINTS = 100 if os.environ.get("REMEMBERING_LONG") else 27
 """Lines per operation and exception."""
 PROBE = torch.cat([make_task(i).images for i in range(4)])
 Operation = Callable[[RememberingTransformer, Path], object]

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageFont
 
 from remembering.data.sources import load
+from remembering.runtime.seeding import permutation
 from remembering.serving.problems import ProblemError
 
 SETS = {"digits": tuple(string.digits), "letters": tuple(string.ascii_uppercase)}
@@ -37,7 +38,9 @@ def samples(name: str, label: str, count: int) -> list[str]:
 @cache
 def _digits(label: int) -> list[Image.Image]:
     source = load("digits").train
-    rows = (source.labels == label).nonzero().flatten()[:MAX_COUNT]
+    rows = (source.labels == label).nonzero().flatten()
+    # The files are sorted by writer: without shuffling, all images would be of a few writers.
+    rows = rows[permutation(len(rows), 0, "samples")[:MAX_COUNT]]
     return [Image.fromarray(image[0].numpy()) for image in source.images[rows]]
 
 

@@ -103,7 +103,7 @@ def test_consecutive_test_images_mix_classes(build: Callable[[int], Stream]) -> 
 
 @every_stream
 def test_a_negative_seed_is_refused(build: Callable[[int], Stream]) -> None:
-    with pytest.raises(RememberingError, match="seed is -1"):
+    with pytest.raises(RememberingError, match="seed = -1"):
         build(-1)
 
 

@@ -267,10 +267,13 @@ class Backbone(nn.Module):
         return cls
 
     def states(
-        self, tokens: Tensor, at: Sequence[int], adapters: ActiveAdapters | None = None
+        self,
+        tokens: Tensor,
+        at: Sequence[int],
+        adapters: ActiveAdapters | None = None,
+        start: int = 0,
     ) -> Iterator[Tensor]:
-        """The states at these increasing depths, from state 0, each layer run once."""
-        start = 0
+        """Yield the states at these increasing depths, from state `start`, each layer run once."""
         for stop in at:
             tokens = self.run(tokens, start, stop, adapters)
             start = stop

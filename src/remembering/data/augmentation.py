@@ -35,9 +35,9 @@ def _moved(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:
     mirror, down, right = chance
     height, width = image.shape[-2:]
     rows, columns = torch.arange(height), torch.arange(width)
-    if augment == "crop":
+    if augment in ("crop", "shift"):
         rows, columns = _shifted(rows, down), _shifted(columns, right)
-    if mirror < 0.5:
+    if mirror < 0.5 and augment != "shift":
         columns = columns.flip(0)
     return image[:, rows.to(image.device)][:, :, columns.to(image.device)]
 

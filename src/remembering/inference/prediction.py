@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from remembering.data.task import Label
-from remembering.errors import RememberingError
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +17,10 @@ class Prediction:
         labels: The most probable label of each image.
         probabilities: (n, classes).
         classes: Labels of the columns of `probabilities`.
-        tasks: Name of the task that each image was routed to.
+        tasks: Name of the task of each answer.
         adapters: Number of the adapter that answered each image, (n,).
         scores: Router scores (n, tasks): negative log-likelihoods of the gaussian router,
-            reconstruction errors of the others; the lowest is the most familiar task.
+            reconstruction errors of the others; the lowest decides which adapter answers.
         novelty: p-values (n,) of the hypothesis that an image belongs to a learned task, if a
             false-alarm rate was given.
         unknown: Whether the p-value is at most the false-alarm rate, (n,).
@@ -61,25 +58,15 @@ class Prediction:
         ]
 
 
-def choose_tasks(scores: Tensor, groups: Iterable[Hashable] | Tensor | None = None) -> Tensor:
+def choose_tasks(scores: Tensor, groups: Tensor | None = None) -> Tensor:
     """Return the position of the most familiar task for each image.
 
     Args:
-        scores: Router scores (n, tasks).
-        groups: Group of each image. The images of a group are routed together, by their mean score.
-            If None, each image is routed alone.
+        scores: Scores (n, tasks); the lowest is the most familiar.
+        groups: Group number of each image. The images of a group are assigned together, by the sum
+            of their scores. If None, each image is assigned alone.
     """
     if groups is None:
         return scores.argmin(1)
-    keys = groups.tolist() if isinstance(groups, Tensor) else list(groups)
-    if len(keys) != len(scores):
-        raise RememberingError(
-            f"{len(keys)} groups are given for {len(scores)} images; give one group per image"
-        )
-    try:
-        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    except TypeError as error:
-        raise RememberingError(f"groups must be names or numbers ({error})") from error
-    group = torch.tensor([numbers[key] for key in keys])
-    sums = scores.new_zeros(len(numbers), scores.shape[1]).index_add_(0, group, scores)
-    return sums.argmin(1)[group]
+    sums = scores.new_zeros(int(groups.max()) + 1, scores.shape[1]).index_add_(0, groups, scores)
+    return sums.argmin(1)[groups]

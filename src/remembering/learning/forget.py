@@ -32,10 +32,14 @@ def forget(state: ModelState, name: str) -> tuple[ModelState, Forgotten]:
     task = state.task(name)
     rest = tuple(record for record in state.tasks if record is not task)
     shared_with = tuple(record.name for record in rest if record.adapter == task.adapter)
-    adapters, heads, memories = state.adapters, dict(state.heads), dict(state.memories)
+    adapters, memories = state.adapters, dict(state.memories)
+    heads, classifiers, domains = dict(state.heads), dict(state.classifiers), dict(state.domains)
     if not shared_with:
         adapters = adapters.without(task.adapter)
-        del heads[task.adapter]
+        for parts in (heads, classifiers, domains):
+            parts.pop(task.adapter, None)
+    elif task.adapter in classifiers:
+        classifiers[task.adapter] = classifiers[task.adapter].without_expert(task.number)
     memory = memories.pop(task.number, None)
     after = replace(
         state,
@@ -43,7 +47,8 @@ def forget(state: ModelState, name: str) -> tuple[ModelState, Forgotten]:
         tasks=rest,
         adapters=adapters,
         heads=heads,
+        classifiers=classifiers,
+        domains=domains,
         memories=memories,
-        feature_adapter=state.feature_adapter if rest else None,
     )
     return after, Forgotten(task, shared_with, len(memory.labels) if memory else 0)

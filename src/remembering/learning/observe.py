@@ -163,15 +163,12 @@ def _learn_pending(
         if not is_novel(state.router.novelty(features).cpu()):
             return after
     try:
-        learned = learn(after, backbone, task, progress)
+        return learn(after, backbone, task, progress)
     except RememberingError as error:
         raise RememberingError(
             f"observed images cannot be learned yet: {error}; they stay pending until more "
             "arrive; flush(discard=True) drops them"
         ) from error
-    if learned.feature_adapter is state.feature_adapter:
-        return learned
-    return _refresh_features(learned, backbone)
 
 
 def _without(state: ModelState, number: int) -> ModelState:
@@ -252,17 +249,6 @@ def _collect(
             pending.append(PendingTask(last.number + 1 if last else 0))
         add(len(pending) - 1, unseen)
     return replace(state, pending=tuple(pending))
-
-
-def _refresh_features(state: ModelState, backbone: Backbone) -> ModelState:
-    """Recompute the features of pending tasks, after the feature adapter was trained."""
-    pending = tuple(
-        replace(
-            task, features=tuple(router_features(state, backbone, part) for part in task.images)
-        )
-        for task in state.pending
-    )
-    return replace(state, pending=pending)
 
 
 def _is_learnable(task: PendingTask) -> bool:

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.routing.features import extract_features
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -43,7 +43,7 @@ class Router(ABC):
 
     def __init__(
         self,
-        settings: RouterSettings,
+        settings: RouterSettings | ClassifierSettings,
         experts: Mapping[int, Expert] = MappingProxyType({}),
         shared: Expert = MappingProxyType({}),
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
@@ -21,20 +21,35 @@ TEMPERATURES = [2 ** (i / 4) for i in range(29)]
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """The covariance of `count` images with a given scatter, shrunk towards its diagonal."""
+    """The covariance of `count` samples with a given scatter, shrunk towards its diagonal.
+
+    Attributes:
+        scatter: W = Σ (x − μ)(x − μ)ᵀ, (dim, dim).
+        count: Number of samples N.
+        shrinkage: Weight c of the diagonal: Σ = (W + c · dim · diag(W) / N) / (N + c · dim).
+        views: Views of each image among the samples; leaving an image out removes all of them.
+    """
 
     scatter: Tensor
     count: float
+    shrinkage: float = 1.0
+    views: int = 1
+
+    @property
+    def prior(self) -> float:
+        """The number of samples that the diagonal counts for."""
+        return self.shrinkage * len(self.scatter)
 
     @cached_property
     def factor(self) -> Tensor:
         """R with Σ⁻¹ = RᵀR."""
         dim = len(self.scatter)
-        spread = self.scatter.diagonal()
+        scatter = self.scatter.double()
+        spread = scatter.diagonal()
         # A constant feature, such as the CLS token of state 0, must not cause a division by zero.
         floor = max(1e-6 * float(spread.mean()), 1e-12)
-        prior = (spread / self.count).clamp_min(floor / self.count) * dim
-        sigma = (self.scatter + prior.diag()) / (self.count + dim)
+        prior = (spread / self.count).clamp_min(floor / self.count) * self.prior
+        sigma = (scatter + prior.diag()) / (self.count + self.prior)
         root = torch.linalg.cholesky(sigma)
         eye = torch.eye(dim, dtype=root.dtype, device=root.device)
         inverse: Tensor = torch.linalg.solve_triangular(root, eye, upper=False)
@@ -62,14 +77,16 @@ class Covariance:
         """
         z = self.whiten(x)
         residual = z - means[owner]
-        # W loses a · r rᵀ with a = n / (n − 1); in whitened coordinates Σ is (W + prior) / weight.
-        weight = self.count + len(self.scatter)
-        gain = counts / (counts - 1) / weight
+        # Without v views of an image, W loses a · r rᵀ with a = v n / (n − v), if the views are
+        # alike; in whitened coordinates Σ is (W + prior) / weight.
+        weight = self.count + self.prior
+        rest = (counts - self.views).clamp_min(1)
+        gain = self.views * counts / rest / weight
         leverage = residual.square().sum(1)
         scale = gain / (1 - gain * leverage).clamp_min(1e-6)
         along = (z * residual).sum(1, keepdim=True) - residual @ means.mT
         distances = _squared_distances(z, means) + scale[:, None] * along.square()
-        grown = (counts / (counts - 1)).square()  # x − μ grows when μ moves away from x
+        grown = (counts / rest).square()  # x − μ grows when μ moves away from x
         rows = torch.arange(len(x), device=x.device)
         distances[rows, owner] = grown * (leverage + scale * leverage.square())
         return distances
@@ -129,7 +146,7 @@ class ClassGaussians:
         centre = (self.counts @ self.means) / total
         between = (self.means - centre) * self.counts[:, None].sqrt()
         scatter = self.covariance.scatter + between.mT @ between
-        return Covariance(scatter, self.covariance.count), centre
+        return replace(self.covariance, scatter=scatter), centre
 
     def ood_scores(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance to the nearest class minus that to the background.
@@ -183,6 +200,15 @@ class ClassGaussians:
         logits, whitened = -distances / (2 * self.temperature), self.covariance.whiten(x)
         correction = fit_logit_correction(logits, whitened, owner)
         return torch.cat([correction[:, :-1] @ self.covariance.factor, correction[:, -1:]], dim=1)
+
+    @cached_property
+    def calibration_margins(self) -> Tensor:
+        """Leave-one-out margins of the calibration images, sorted."""
+        distances = self._calibration[2]
+        if distances.shape[1] < 2:
+            return distances.new_full((len(distances),), math.inf)
+        nearest = distances.topk(2, dim=1, largest=False).values
+        return ((nearest[:, 1] - nearest[:, 0]) / (2 * self.temperature)).sort().values
 
     @cached_property
     def calibration_scores(self) -> Tensor:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.routing.base import Expert, Router
 from remembering.routing.calibration import conformal_p_values
@@ -21,8 +22,9 @@ from remembering.routing.class_gaussians import (
 )
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
-CALIBRATION_PER_TASK = 64
-"""Feature vectors of each task that are kept to calibrate temperature and p-values."""
+CALIBRATION_FIRST, CALIBRATION_LATER = 128, 32
+"""Feature vectors of the first and of each later task that calibrate temperature, p-values and
+margins."""
 CALIBRATION_MAX = 4096
 """Upper bound on the calibration vectors of all tasks together."""
 REPLAY_MAX = 16384
@@ -37,8 +39,8 @@ class GaussianRouter(Router):
 
     The state is running sums: count and sum of each class, and the scatter within classes of all
     tasks. They need one pass without gradients, do not depend on the order, and are additive over
-    batches and processes. Σ is shrunk towards its diagonal with the weight of `dim` images:
-    Σ = (W + dim · diag(W) / N) / (N + dim), which vanishes as N grows.
+    batches and processes. Σ is shrunk towards its diagonal with the weight of c · dim samples:
+    Σ = (W + c · dim · diag(W) / N) / (N + c · dim), which vanishes as N grows.
 
     The score of a task is the negative log-likelihood −log p(x | task) up to a constant, at the
     temperature that fits left-out images.
@@ -56,7 +58,7 @@ class GaussianRouter(Router):
 
     def __init__(
         self,
-        settings: RouterSettings,
+        settings: RouterSettings | ClassifierSettings,
         experts: Mapping[int, Expert] = MappingProxyType({}),
         shared: Expert = MappingProxyType({}),
         covariance: Covariance | None = None,
@@ -70,7 +72,19 @@ class GaussianRouter(Router):
         targets: Tensor,
         rng: torch.Generator,
         distributed: Distributed = SINGLE_PROCESS,
+        flipped: Tensor | None = None,
+        calibration: Tensor | None = None,
     ) -> Expert:
+        """Fit an expert to one task.
+
+        Args:
+            features: (n, dim), of this process's share of the task.
+            targets: Class indices of the whole task, (total,).
+            rng: Source of random numbers.
+            distributed: The processes that fit together.
+            flipped: Features of the horizontally flipped images: further samples of the classes.
+            calibration: Positions of images that may be kept for calibration; all by default.
+        """
         dim = features.shape[1]
         if dim > MAX_DIM:
             raise RememberingError(
@@ -80,30 +94,40 @@ class GaussianRouter(Router):
         targets = targets.to(features.device)
         start = distributed.start(len(features))
         local = targets[start : start + len(features)]
-        parts = class_sums(features, local, int(targets.max()) + 1)
-        counts, sums = (distributed.all_reduce(part) for part in parts)
-        scatter = distributed.all_reduce(scatter_within(features, local, sums / counts[:, None]))
-        count = max(CALIBRATION_PER_TASK, self.settings.replay)
-        chosen = torch.randperm(len(targets), generator=rng)[:count].sort().values
+        views = [features] if flipped is None else [features, flipped]
+        classes = int(targets.max()) + 1
+        parts = [class_sums(view, local, classes) for view in views]
+        counts, sums = (
+            distributed.all_reduce(sum(part, torch.zeros_like(part[0])))
+            for part in zip(*parts, strict=True)
+        )
+        means = sums / counts[:, None]
+        scatters = [scatter_within(view, local, means) for view in views]
+        scatter = distributed.all_reduce(sum(scatters, torch.zeros_like(scatters[0])))
+        count = CALIBRATION_LATER if self.experts else CALIBRATION_FIRST
+        count = max(count, getattr(self.settings, "replay", 0))
+        allowed = torch.arange(len(targets)) if calibration is None else calibration
+        chosen = allowed[torch.randperm(len(allowed), generator=rng)[:count]].sort().values
         chosen = chosen.to(features.device)
         here = chosen[(chosen >= start) & (chosen < start + len(features))] - start
         return {
             "counts": counts,
             "sums": sums,
             "scatter": scatter,
+            "views": torch.tensor(len(views)),
             "calibration_features": distributed.all_gather(features[here].half()),
             "calibration_targets": targets[chosen],
         }
 
-    def with_expert(self, task: int, expert: Expert) -> GaussianRouter:
-        kept = {key: value for key, value in expert.items() if key != "scatter"}
+    def with_expert(self, task: int, expert: Expert) -> Self:
+        kept = {k: v for k, v in expert.items() if k not in ("scatter", "views")}
         shared = dict(self.shared)
         shared.pop("logit_correction", None)
         scatter, count = expert["scatter"], expert["counts"].sum()
         if self.shared:
             scatter, count = shared["scatter"] + scatter, shared["count"] + count
-        shared |= {"scatter": scatter, "count": count}
-        router = GaussianRouter(self.settings, {**self.experts, task: kept}, shared)
+        shared |= {"scatter": scatter, "count": count, "views": expert["views"]}
+        router = type(self)(self.settings, {**self.experts, task: kept}, shared)
         # Fitting the temperature compares all tasks. To keep the cost per task constant, it is not
         # repeated for each of many tasks. It is stored, so that removing a task does not change
         # the answers of the others.
@@ -111,28 +135,28 @@ class GaussianRouter(Router):
         if tasks <= REFIT_ALWAYS or tasks % (tasks // 16) == 0:
             temperature = router._gaussians.best_temperature()
             router = router._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
-        if self.settings.replay:
+        if getattr(self.settings, "replay", 0):
             router = router._with_shared(logit_correction=router._gaussians.fit_correction())
         return router
 
-    def without_expert(self, task: int) -> GaussianRouter:
+    def without_expert(self, task: int) -> Self:
         """Return a router without the classes of a task.
 
         The task's share of the scatter remains, so that the other tasks score as before.
         """
         rest = {number: expert for number, expert in self.experts.items() if number != task}
         if not rest:
-            return GaussianRouter(self.settings)
+            return type(self)(self.settings)
         shared = dict(self.shared)
         if "logit_correction" in shared:
             others = self._gaussians.owner != list(self.experts).index(task)
             shared["logit_correction"] = shared["logit_correction"][others]
-        return GaussianRouter(self.settings, rest, shared, self._covariance)
+        return type(self)(self.settings, rest, shared, self._covariance)
 
     def check_refinable(self) -> None:
         """No-op: Gaussian experts support refinement."""
 
-    def refined(self, task: int, features: Tensor, targets: Tensor) -> GaussianRouter:
+    def refined(self, task: int, features: Tensor, targets: Tensor) -> Self:
         """Add inputs to the sums of a task, as if they had been part of it."""
         expert, targets = self.experts[task], targets.to(features.device)
         counts, sums = class_sums(features, targets, len(expert["counts"]))
@@ -145,7 +169,7 @@ class GaussianRouter(Router):
         scatter = self.shared["scatter"] + within + apart.mT @ apart
         shared = {**self.shared, "scatter": scatter, "count": self.shared["count"] + counts.sum()}
         refined = {**expert, "counts": after, "sums": expert["sums"] + sums}
-        return GaussianRouter(self.settings, {**self.experts, task: refined}, shared)
+        return type(self)(self.settings, {**self.experts, task: refined}, shared)
 
     def scores(self, features: Tensor) -> Tensor:
         return self._scores(self.class_logits(features))
@@ -170,16 +194,19 @@ class GaussianRouter(Router):
     def _scores(self, logits: Tensor) -> Tensor:
         return -_logsumexp(logits, self._gaussians.owner, len(self.experts))
 
-    def _with_shared(self, **tensors: Tensor) -> GaussianRouter:
+    def _with_shared(self, **tensors: Tensor) -> Self:
         """Return a router with other shared tensors that do not affect the covariance."""
         shared = {**self.shared, **tensors}
-        return GaussianRouter(self.settings, self.experts, shared, self._covariance)
+        return type(self)(self.settings, self.experts, shared, self._covariance)
 
     @cached_property
     def _covariance(self) -> Covariance:
         if self._known_covariance is not None:
             return self._known_covariance
-        return Covariance(self.shared["scatter"], float(self.shared["count"]))
+        shared, shrinkage = self.shared, self.settings.shrinkage
+        return Covariance(
+            shared["scatter"], float(shared["count"]), shrinkage, int(shared["views"])
+        )
 
     @cached_property
     def _gaussians(self) -> ClassGaussians:
@@ -188,7 +215,7 @@ class GaussianRouter(Router):
             self._covariance,
             temperature=float(self.shared.get("temperature", 1.0)),
             logit_correction=self.shared.get("logit_correction"),
-            max_calibration=REPLAY_MAX if self.settings.replay else CALIBRATION_MAX,
+            max_calibration=REPLAY_MAX if getattr(self.settings, "replay", 0) else CALIBRATION_MAX,
         )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from remembering.config import RouterSettings
 from remembering.routing.base import Expert, Router
 from remembering.routing.calibration import conformal_p_values
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -23,6 +24,7 @@ class ReconstructionRouter(Router):
     """Experts that reconstruct σ(V); the score is the reconstruction error."""
 
     score_name = "reconstruction error"
+    settings: RouterSettings
 
     @abstractmethod
     def fit_expert(

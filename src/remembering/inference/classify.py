@@ -1,0 +1,157 @@
+"""Which class: the classifier of each image's adapter, in the same forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from remembering.backbones.backbone import Backbone
+from remembering.data.images import ImageSequence
+from remembering.inference.encoding import deep_features, flip_horizontally
+from remembering.inference.prediction import choose_tasks
+from remembering.inference.token_cache import TokenCache, batches
+from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
+from remembering.state import ModelState
+
+
+@dataclass(frozen=True, eq=False)
+class Classified:
+    """Images after classification.
+
+    Attributes:
+        logits: (n, columns of the state); −∞ for classes of other adapters. With heads, log
+            probabilities (n, labels of the state).
+        tasks: Task that each image was routed to, (n,).
+        novelty: p-values (n,), if requested.
+    """
+
+    logits: Tensor
+    tasks: Tensor
+    novelty: Tensor | None = None
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Classified]) -> Classified:
+        """Put batches together."""
+        p_values = [part.novelty for part in parts if part.novelty is not None]
+        return cls(
+            torch.cat([part.logits for part in parts]),
+            torch.cat([part.tasks for part in parts]),
+            torch.cat(p_values) if p_values else None,
+        )
+
+
+@torch.inference_mode()
+def class_logits(
+    state: ModelState,
+    backbone: Backbone,
+    images: Tensor | list[Tensor],
+    tokens: Tensor,
+    adapters: Tensor,
+    needs_novelty: bool = False,
+) -> Classified:
+    """Run the adapted layers and the classifiers, each image under its own adapter.
+
+    Args:
+        state: What was learned.
+        backbone: The frozen backbone.
+        images: The images, for second views.
+        tokens: Their tokens at the first adapted layer.
+        adapters: Number of each image's adapter, (n,).
+        needs_novelty: Whether to compute p-values (gaussian classifiers only).
+    """
+    tokens, settings = tokens.to(backbone.device), state.settings
+    if settings.classifier.kind == "head":
+        active = state.adapters.mixed(adapters)
+        last = backbone.finish(tokens, start=settings.first_layer, adapters=active)
+        probabilities = state.stacked_heads.probabilities(backbone, last, adapters).cpu()
+        return Classified(probabilities.log(), torch.zeros_like(adapters))
+    features = _features(state, backbone, tokens, adapters)
+    logits = torch.full((len(adapters), len(state.columns.label)), -torch.inf).double()
+    p_values = torch.ones(len(adapters), dtype=torch.float64)
+    for number in adapters.unique().tolist():
+        rows = (adapters == number).nonzero().flatten()
+        classifier = state.classifiers[number]
+        own = classifier.class_logits(features[rows]).cpu()
+        if needs_novelty:
+            p_values[rows] = classifier.novelty(features[rows]).cpu()
+        second = rows[_margins(own) < classifier.margin_threshold]
+        if classifier.uses_flip and len(second):
+            flipped = flip_horizontally(_take(images, second))
+            again = backbone.run(backbone.embed(flipped), stop=settings.first_layer)
+            other = classifier.class_logits(_features(state, backbone, again, adapters[second]))
+            small = (_margins(own) < classifier.margin_threshold).nonzero().flatten()
+            own[small] = (own[small] + other.cpu()) / 2
+        columns = (state.columns.adapter == number).nonzero().flatten()
+        logits[rows[:, None], columns] = own
+    return Classified(logits, torch.zeros_like(adapters), p_values if needs_novelty else None)
+
+
+def answer(
+    state: ModelState, classified: Classified, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return probabilities (n, labels) and the position of each image's task.
+
+    Args:
+        state: What was learned.
+        classified: Images after classification.
+        groups: Group number of each image. The images of a group belong to one task.
+    """
+    if state.settings.classifier.kind == "head":
+        return classified.logits.exp(), classified.tasks
+    logits, columns = classified.logits, state.columns
+    if groups is not None:
+        tasks = choose_tasks(_task_scores(logits, columns.task, len(state.tasks)), groups)
+        logits = logits.masked_fill(columns.task != tasks[:, None], -torch.inf)
+    posterior = logits.softmax(1)
+    zeros = posterior.new_zeros(len(posterior), len(state.classes))
+    probabilities = zeros.index_add(1, columns.label, posterior).float()
+    return probabilities, columns.task[posterior.argmax(1)]
+
+
+def adapter_logits(
+    state: ModelState,
+    backbone: Backbone,
+    images: ImageSequence,
+    adapter: int,
+    distributed: Distributed = SINGLE_PROCESS,
+) -> Tensor:
+    """Return `Classified.logits` of images under one adapter.
+
+    Each process computes a share, so all of them must call this.
+    """
+    cache = TokenCache(backbone, images, state.settings.first_layer)
+
+    def run(index: Tensor) -> Tensor:
+        batch = images[index]
+        numbers = torch.full((len(index),), adapter)
+        return class_logits(state, backbone, batch, cache.compute(batch), numbers).logits
+
+    return distributed.rows(batches(len(images)), run)
+
+
+def _features(state: ModelState, backbone: Backbone, tokens: Tensor, adapters: Tensor) -> Tensor:
+    settings = state.settings
+    active = state.adapters.mixed(adapters)
+    return deep_features(backbone, tokens, settings.classifier.layers, settings.first_layer, active)
+
+
+def _margins(logits: Tensor) -> Tensor:
+    """Return the difference between the two largest logits, (n,)."""
+    if logits.shape[1] < 2:
+        return logits.new_full((len(logits),), torch.inf)
+    top = logits.topk(2, dim=1).values
+    return top[:, 0] - top[:, 1]
+
+
+def _task_scores(logits: Tensor, owner: Tensor, tasks: int) -> Tensor:
+    """Return negative log-likelihoods (n, tasks); ∞ for tasks of other adapters."""
+    top = logits.max(1, keepdim=True).values
+    sums = logits.new_zeros(len(logits), tasks).index_add(1, owner, (logits - top).exp())
+    return -(sums.log() + top)
+
+
+def _take(images: Tensor | list[Tensor], rows: Tensor) -> Tensor | list[Tensor]:
+    return [images[i] for i in rows.tolist()] if isinstance(images, list) else images[rows]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from remembering.adapters.bank import AdapterBank
 from remembering.adapters.heads import Head, StackedHeads
+from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
 from remembering.data.images import ImageSequence
@@ -77,6 +78,14 @@ class PendingTask:
     idle: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """An adapter before its first consolidation, and the exact class statistics in its space."""
+
+    adapter: Adapter
+    classifier: GaussianClassifier
+
+
 @dataclass(frozen=True)
 class Columns:
     """One column per class of each task, task after task: what class logits refer to.
@@ -104,6 +113,7 @@ class ModelState:
         heads: Head of each adapter, with `classifier.kind = "head"`.
         classifiers: Class Gaussians of each adapter, with `classifier.kind = "gaussian"`.
         domains: The images that each adapter serves, for the novelty of a task.
+        references: The reference space of each consolidated adapter.
         memories: Replay memories by task number.
         pending: Observed images that are not learned yet.
         next_number: Number of the next task.
@@ -116,12 +126,13 @@ class ModelState:
     heads: Mapping[int, Head] = field(default_factory=dict)
     classifiers: Mapping[int, GaussianClassifier] = field(default_factory=dict)
     domains: Mapping[int, Domain] = field(default_factory=dict)
+    references: Mapping[int, Reference] = field(default_factory=dict)
     memories: Mapping[int, ReplayMemory] = field(default_factory=dict)
     pending: tuple[PendingTask, ...] = ()
     next_number: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("heads", "classifiers", "domains", "memories"):
+        for name in ("heads", "classifiers", "domains", "references", "memories"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         numbers = [task.number for task in self.tasks]
         names = [task.name for task in self.tasks]
@@ -137,6 +148,7 @@ class ModelState:
             "adapters and classifiers differ": set(self.adapters)
             != set(self.heads if self.settings.classifier.kind == "head" else self.classifiers),
             "a domain belongs to no adapter": not set(self.domains) <= set(self.adapters),
+            "a reference belongs to no adapter": not set(self.references) <= set(self.adapters),
             "classifiers and gate differ": any(
                 list(classifier.experts) != [task.number for task in self.served_by(adapter)]
                 for adapter, classifier in self.classifiers.items()

@@ -70,19 +70,14 @@ def learn(
             f"lower router.lr than {settings.router.lr}, or a lower lr than {settings.lr}"
         )
 
-    # Lines 6-8: the replay memory, herded in the latent space.
-    memories = dict(state.memories)
-    if settings.replay_images:
-        memories[number] = _replay_memory(state, backbone, task, encoded, expert)
-    expert = {key: value.to(backbone.device) for key, value in expert.items()}
     if settings.classifier.kind == "gaussian":
         parts = learn_classes(state, backbone, task, encoded, progress, checkpoint)
     else:
-        parts = _learn_adapter(state, backbone, task, encoded, progress, checkpoint)
+        parts = _learn_adapter(state, backbone, task, encoded, expert, progress, checkpoint)
+    expert = {key: value.to(backbone.device) for key, value in expert.items()}
     return replace(
         state,
         router=state.router.with_expert(number, expert),
-        memories=memories,
         next_number=number + 1,
         **parts,
     )
@@ -93,11 +88,16 @@ def _learn_adapter(
     backbone: Backbone,
     task: Task,
     encoded: EncodedTask,
+    expert: Expert,
     progress: Progress,
     checkpoint: Checkpoint | None,
 ) -> dict[str, Any]:
-    """Train the adapter of a task (lines 9-23), and return the fields of the state that change."""
+    """Train the adapter of a task (lines 6-23), and return the fields of the state that change."""
     settings, number = state.settings, state.next_number
+    # Lines 6-8: the replay memory, herded in the latent space.
+    memories = dict(state.memories)
+    if settings.capacity is not None:
+        memories[number] = _replay_memory(state, backbone, task, encoded, expert)
     if settings.capacity is None or len(state.adapters) < settings.capacity:
         # Lines 21-23: a new adapter for this task alone.
         absorbed = None
@@ -120,6 +120,7 @@ def _learn_adapter(
         "tasks": (*tasks, record),
         "adapters": adapters.with_adapter(number, adapter),
         "heads": {**heads, number: head},
+        "memories": memories,
     }
 
 

@@ -22,13 +22,14 @@ from remembering.data.task import Task
 from remembering.inference.encoding import EncodedTask, FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
+from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import SIGNIFICANCE, Domain
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import Progress
 from remembering.runtime.seeding import generator, permutation
-from remembering.state import ModelState, TaskRecord
+from remembering.state import ModelState, ReplayMemory, TaskRecord
 
 HOLD_OUT = 6
 """One in this many images of a task that trains an adapter is held out for calibration."""
@@ -82,24 +83,42 @@ def learn_classes(
     views = [tokens, flipped] if uses_flip else [tokens]
     with progress.track(f"fitting {task.name}", len(views) * len(task)) as step:
         samples = [deep_task_features(view, layers, adapter, step, distributed) for view in views]
-    expert = classifier.fit(
-        samples[0],
-        task.targets,
-        generator(settings.seed, "classifier", number),
-        distributed,
-        flipped=samples[1] if uses_flip else None,
-        calibration=calibration,
-    )
-    expert = {key: value.to(backbone.device) for key, value in expert.items()}
+
+    def fitted(old: GaussianClassifier, samples: list[Tensor]) -> GaussianClassifier:
+        expert = old.fit(
+            samples[0],
+            task.targets,
+            generator(settings.seed, "classifier", number),
+            distributed,
+            flipped=samples[1] if uses_flip else None,
+            calibration=calibration,
+        )
+        on_device = {key: value.to(backbone.device) for key, value in expert.items()}
+        return old.with_expert(number, on_device)
+
+    references = dict(state.references)
+    if reference := references.get(adapter_number):
+        exact = [
+            deep_task_features(view, layers, reference.adapter, None, distributed) for view in views
+        ]
+        classes = fitted(reference.classifier, exact)
+        references[adapter_number] = replace(reference, classifier=classes)
+    memories = dict(state.memories)
+    if settings.replay_images:
+        chosen = herd(samples[0], task.targets, settings.replay_images, distributed)
+        labels = tuple(task.labels[i] for i in chosen.tolist())
+        memories[number] = ReplayMemory(kept_images(backbone, task.images, chosen), labels)
     record = TaskRecord(number, task.name, task.classes, len(task), adapter_number)
     return {
         "tasks": (*state.tasks, record),
         "adapters": adapters,
         "classifiers": {
             **state.classifiers,
-            adapter_number: classifier.with_expert(number, expert),
+            adapter_number: fitted(classifier, samples),
         },
         "domains": {**state.domains, adapter_number: domain},
+        "references": references,
+        "memories": memories,
     }
 
 

@@ -34,12 +34,16 @@ def forget(state: ModelState, name: str) -> tuple[ModelState, Forgotten]:
     shared_with = tuple(record.name for record in rest if record.adapter == task.adapter)
     adapters, memories = state.adapters, dict(state.memories)
     heads, classifiers, domains = dict(state.heads), dict(state.classifiers), dict(state.domains)
+    references = dict(state.references)
     if not shared_with:
         adapters = adapters.without(task.adapter)
-        for parts in (heads, classifiers, domains):
+        for parts in (heads, classifiers, domains, references):
             parts.pop(task.adapter, None)
     elif task.adapter in classifiers:
         classifiers[task.adapter] = classifiers[task.adapter].without_expert(task.number)
+        if reference := references.get(task.adapter):
+            rest_of = reference.classifier.without_expert(task.number)
+            references[task.adapter] = replace(reference, classifier=rest_of)
     memory = memories.pop(task.number, None)
     after = replace(
         state,
@@ -49,6 +53,7 @@ def forget(state: ModelState, name: str) -> tuple[ModelState, Forgotten]:
         heads=heads,
         classifiers=classifiers,
         domains=domains,
+        references=references,
         memories=memories,
     )
     return after, Forgotten(task, shared_with, len(memory.labels) if memory else 0)

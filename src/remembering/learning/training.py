@@ -92,6 +92,10 @@ class Batch:
 class Callback:
     """Hooks by which a method changes a training step. The defaults are plain cross-entropy."""
 
+    def features(self, backbone: Backbone, adapter: Adapter, head: Head, tokens: Tensor) -> Tensor:
+        """Run the adapted layers, and return the input of the head."""
+        return head.features(backbone, adapted(backbone, adapter, tokens))
+
     def loss(self, batch: Batch) -> Tensor:
         """Return the loss to minimise."""
         return F.cross_entropy(batch.outputs, batch.targets)
@@ -179,7 +183,8 @@ def train(
                 for part in distributed.split(index):
                     with distributed.autocast():
                         tokens = training_set.tokens(part, settings, epoch)
-                        batch = _batch(backbone, adapter, head, training_set, part, tokens, i)
+                        features = callback.features(backbone, adapter, head, tokens)
+                        batch = _batch(adapter, head, training_set, part, tokens, features, i)
                         share = weight * len(part) / len(index) * callback.loss(batch)
                     distributed.backward(share)
                     loss += share.detach()
@@ -222,16 +227,14 @@ def _set_lr(optimizer: torch.optim.Optimizer, settings: Settings, done: float) -
 
 
 def _batch(
-    backbone: Backbone,
     adapter: Adapter,
     head: Head,
     training_set: TrainingSet,
     index: Tensor,
     tokens: Tensor,
+    features: Tensor,
     step: int,
 ) -> Batch:
-    """Run the adapter and head in training on some images."""
-    features = head.features(backbone, adapted(backbone, adapter, tokens))
     outputs = F.linear(features, head.weight, head.bias)
     targets = training_set.targets[index].to(outputs.device)
     return Batch(adapter, head, index, tokens, features, outputs, targets, step)

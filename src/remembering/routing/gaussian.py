@@ -139,6 +139,14 @@ class GaussianRouter(Router):
             router = router._with_shared(logit_correction=router._gaussians.fit_correction())
         return router
 
+    def recalibrated(self) -> Self:
+        """Return a router with the temperature, and the logit correction, fitted again."""
+        temperature = self._gaussians.best_temperature()
+        router = self._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
+        if getattr(self.settings, "replay", 0):
+            router = router._with_shared(logit_correction=router._gaussians.fit_correction())
+        return router
+
     def without_expert(self, task: int) -> Self:
         """Return a router without the classes of a task.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
@@ -68,11 +68,29 @@ def make_task(number: int = 0, classes: tuple[Any, ...] = ("a", "b"), per_class:
 
 
 FAST: dict[str, Any] = {
+    "adapters": "task",
+    "rank": 1,
+    "first_layer": 0,
     "epochs": 3,
     "batch_size": 8,
     "lr": 1e-2,
+    "schedule": "constant",
+    "augment": "none",
     "router": RouterSettings(kind="subspace"),
+    "classifier": ClassifierSettings(kind="head"),
 }
+"""An adapter per task, as in the paper, with the closed form of its router."""
+TWO_LEVEL: dict[str, Any] = {
+    "adapters": "novelty",
+    "rank": 2,
+    "first_layer": 1,
+    "epochs": 3,
+    "batch_size": 8,
+    "lr": 1e-2,
+    "router": RouterSettings(),
+    "classifier": ClassifierSettings(second_view=0.3),
+}
+"""The default model, trained for a moment."""
 
 
 def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransformer:
@@ -85,11 +103,14 @@ def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransf
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
     """Every number that a model keeps."""
     result: dict[str, Tensor] = {}
-    for n, adapter in model.state.adapters.items():
+    state = model.state
+    for n, adapter in state.adapters.items():
         result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
-        result |= {f"w{n}": model.state.heads[n].weight, f"c{n}": model.state.heads[n].bias}
-    for t, expert in model.state.router.experts.items():
-        result |= {f"expert {t} {key}": value for key, value in expert.items()}
+    for n, head in state.heads.items():
+        result |= {f"w{n}": head.weight, f"c{n}": head.bias}
+    for name, part in {"router": state.router, **state.classifiers}.items():
+        for t, expert in part.experts.items():
+            result |= {f"{name} expert {t} {key}": value for key, value in expert.items()}
     result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
     return {key: value.clone() for key, value in result.items()}
 

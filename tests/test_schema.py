@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back(
         ({"rank": True}, "rank = 'True' must be of type int"),
         ({"lr": float("inf")}, "must be a finite number"),
         ({"lr": 10**400}, "must be a finite number"),
-        ({"lr": 1e38}, "must lie above 0 and below 1e6"),
+        ({"lr": 1e38}, "must be above 0 and below 1e6"),
         ({"weight_decay": float("nan")}, "must be a finite number"),
         ({"head": "round"}, "one of 'linear', 'frozen'"),
         ({"router": 3}, "router = '3' must be a table"),
@@ -81,7 +81,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
     assert RouterSettings(layers=(np.int64(1),)).layers == (1,)  # type: ignore[arg-type]
     assert json.loads(json.dumps(schema.write(settings)))["seed"] == 3
     with pytest.raises(RememberingError, match=r"router.feature_rank = '1.5' must be of type int"):
-        RouterSettings(feature_adapter=np.float64(1.5))  # type: ignore[arg-type]
+        RouterSettings(feature_rank=np.float64(1.5))  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))

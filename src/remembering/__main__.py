@@ -1,7 +1,8 @@
-"""python -m remembering"""
+"""Entry point of `python -m remembering`."""
 
 import sys
 
 from remembering.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -304,7 +304,7 @@ def test_a_narrow_terminal_shows_whole_columns(
     assert max(map(len, text.splitlines())) <= width
     shown = [row for row in table.rows if row[1] in text]
     assert shown == list(table.rows)
-    missing = text.partition("No room here for: ")[2]
+    missing = text.partition("The terminal is too narrow for: ")[2]
     assert bool(missing) == (width < 140)
     assert all(header in text for header in ("Method", "Accuracy", "Forgetting"))
 

@@ -213,5 +213,5 @@ def test_removing_a_task_keeps_the_correction_of_the_others() -> None:
 
 
 def test_only_gaussians_have_a_logit_correction() -> None:
-    with pytest.raises(RememberingError, match=r"router\.replay belongs to the gaussian router"):
+    with pytest.raises(RememberingError, match=r"router\.replay requires router\.kind = gaussian"):
         RouterSettings(kind="subspace", replay=10)

@@ -1,73 +1,101 @@
-"""`remember demo`: five tasks of digits in a row, single images answered, a page of plots."""
+"""`remember demo`: learn ten digits in five tasks, classify single images, write a report."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
+from remembering.cli.parsing import parse, unused_folder
+from remembering.errors import RememberingError
 
-from remembering.cli.terminal import show
-from remembering.data.streams.stream import Stream
-from remembering.experiments.run import MODEL, make_stream, run
-from remembering.experiments.spec import find
-from remembering.model import RememberingTransformer
-from remembering.report.page import write_report
-from remembering.report.plots import accuracy_curves, reconstruction_heatmap, save
-from remembering.report.results import Group
-from remembering.report.tables import units_table
-from remembering.runtime.progress import Progress
+if TYPE_CHECKING:
+    from remembering.data.streams.stream import Stream
+    from remembering.model import RememberingTransformer
+    from remembering.runtime.progress import Progress
 
 EXPERIMENT = "digits-5"
 
 
+@dataclass(frozen=True)
+class Demo:
+    """Learn scikit-learn's digits in five tasks and write a report.
+
+    Attributes:
+        out: Folder for the model, the results and the plots. If None, runs/demo.
+    """
+
+    out: Path | None = None
+
+
+def main(arguments: list[str]) -> int:
+    """Run `remember demo` and return its exit code."""
+    options = parse(Demo, arguments, "demo")
+    if options.out and options.out.exists() and any(options.out.iterdir()):
+        raise RememberingError(f"{options.out} is not empty; choose another --out")
+
+    from remembering.cli.terminal import TerminalProgress
+
+    demo(options.out or unused_folder(Path("runs/demo")), TerminalProgress())
+    return 0
+
+
 def demo(out: Path, progress: Progress) -> dict[str, Any]:
-    """Run the experiment `digits-5` and show what came of it."""
+    """Run the experiment `digits-5` and show its results."""
+    from remembering.cli.terminal import show
+    from remembering.experiments.run import MODEL, make_stream, run
+    from remembering.experiments.spec import find
+    from remembering.model import RememberingTransformer
+    from remembering.report.page import write_report
+    from remembering.report.plots import accuracy_curves, reconstruction_heatmap, save
+    from remembering.report.results import Group
+    from remembering.report.tables import units_table
+
     experiment = find(EXPERIMENT).variants()[None]
     print(
-        "A small frozen Vision Transformer that has only ever seen letters now learns "
-        "ten digits,\ntwo at a time. Then it is asked about single images, and nobody tells it "
-        "which task they are from."
+        "A small frozen Vision Transformer that was pretrained on letters learns ten digits in\n"
+        "five tasks of two. It then classifies single images without knowing their task."
     )
     results = run(EXPERIMENT, experiment, out, progress=progress)
     group = Group.of([results], [out])
     show(units_table(group))
-    _answer_some(RememberingTransformer.load(out / MODEL), make_stream(experiment))
+    _show_predictions(RememberingTransformer.load(out / MODEL), make_stream(experiment))
     save(accuracy_curves(group), out, "accuracy")
     save(reconstruction_heatmap(group), out, "reconstruction-errors")
     page = write_report([out], out / "report")
     accuracy, paper = results["accuracy"], results["compared"]
     fine_tuned = results["baselines"]["finetune"]["accuracy"]
     print(
-        f"\nNothing is forgotten: with the right adapter given, "
-        f"{results['oracle_task_accuracy']:.0%} of the digits are read right after the last task, "
-        f"while one adapter\nfine-tuned task after task keeps {fine_tuned:.0%}. What is hard is to "
-        f"choose the adapter for a single image: with Gaussians on deep features,\n"
-        f"{accuracy['sample']:.0%} of single images are read right; with the paper's router "
-        f"{paper['accuracy']['sample']:.0%}, and {paper['accuracy']['task']:.0%} when the images "
-        f"of a task are routed together."
+        f"\nNothing is forgotten: after the last task, accuracy with the correct adapter is "
+        f"{results['oracle_task_accuracy']:.0%}; one adapter fine-tuned on\none task after another "
+        f"has {fine_tuned:.0%}. The difficulty is to choose the adapter for a single image: "
+        f"accuracy on single images is\n{accuracy['sample']:.0%} with Gaussians on deep features "
+        f"and {paper['accuracy']['sample']:.0%} with the paper's router, which has "
+        f"{paper['accuracy']['task']:.0%} if the images of a task\nare routed together."
     )
-    print(f"\nplots, model and numbers are in {out}; the page is {page}")
+    print(f"\nThe model, results and plots are in {out}; the report is {page}")
     return results
 
 
-def _answer_some(model: RememberingTransformer, stream: Stream) -> None:
-    """One test image of each class, answered alone."""
-    table = Table("image shows", "answer", "probability", "adapter chosen", "right adapter")
+def _show_predictions(model: RememberingTransformer, stream: Stream) -> None:
+    """Print the predictions for one test image of each class."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("class", "prediction", "probability", "chosen adapter", "correct adapter")
     for position, data in enumerate(stream.tasks):
         for label in data.test.classes:
             first = torch.tensor([data.test.labels.index(label)])
-            said = model.predict(data.test.images[first])
-            right = model.tasks[position].adapter
+            prediction = model.predict(data.test.images[first])
+            correct = model.tasks[position].adapter
             table.add_row(
                 str(label),
-                str(said.labels[0]),
-                f"{float(said.confidence[0]):.2f}",
-                str(int(said.adapters[0])),
-                str(right),
-                style="" if said.labels[0] == label else "red",
+                str(prediction.labels[0]),
+                f"{float(prediction.confidence[0]):.2f}",
+                str(int(prediction.adapters[0])),
+                str(correct),
+                style="" if prediction.labels[0] == label else "red",
             )
-    table.title = "Single images, each answered alone"
+    table.title = "Single images"
     Console().print(table)

@@ -1,60 +1,121 @@
-"""`remember inspect`: what a model has learned."""
+"""`remember inspect`: show what a model has learned, or verify its files."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import tyro
 
 from remembering import schema
-from remembering.model import RememberingTransformer
+from remembering.cli.parsing import Flag, parse
+from remembering.cli.text import print_error
+
+if TYPE_CHECKING:
+    from remembering.model import RememberingTransformer
 
 
-def inspect(folder: Path, as_json: bool, backbone: str | None) -> None:
-    """Print tasks, classes, gate, settings and footprint of the model in a folder."""
-    model = RememberingTransformer.load(folder, backbone)
-    footprint = model.footprint().as_dict()
-    if as_json:
-        about = {
-            "backbone": model.backbone.name,
-            "image_size": model.backbone.image_size,
-            "tasks": [vars(record) for record in model.tasks],
-            "adapters": list(model.adapters),
-            "settings": schema.write(model.settings),
-            "footprint": footprint,
-        }
-        print(json.dumps(about, indent=1))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 160)
+@dataclass(frozen=True)
+class Inspect:
+    """Show what a model has learned: tasks, classes, adapters, footprint.
+
+    Attributes:
+        model: Folder of the model.
+        verify: Check every file against the manifest instead.
+        json: Print JSON.
+        backbone: Where the backbone of the model is now, if it was moved.
+    """
+
+    model: tyro.conf.Positional[Path]
+    verify: Flag = False
+    json: Flag = False
+    backbone: str | None = None
+
+
+def main(arguments: list[str]) -> int:
+    """Run `remember inspect` and return its exit code."""
+    options = parse(Inspect, arguments, "inspect")
+    if options.verify:
+        return _verify(options.model)
+
+    from remembering.model import RememberingTransformer
+
+    model = RememberingTransformer.load(options.model, backbone=options.backbone)
+    if options.json:
+        print(json.dumps(_description(model), indent=1))
+    else:
+        _show(model)
+    return 0
+
+
+def _verify(folder: Path) -> int:
+    from remembering.storage.manifest import read_manifest
+    from remembering.storage.store import verify
+
+    problems = verify(folder)
+    for problem in problems:
+        print_error(problem)
+    if not problems:
+        print(f"{len(read_manifest(folder).files)} files are intact")
+    return 1 if problems else 0
+
+
+def _description(model: RememberingTransformer) -> dict[str, Any]:
+    return {
+        "backbone": model.backbone.name,
+        "image_size": model.backbone.image_size,
+        "tasks": [vars(task) for task in model.tasks],
+        "adapters": list(model.state.adapters),
+        "settings": schema.write(model.settings),
+        "footprint": model.footprint().as_dict(),
+    }
+
+
+def _show(model: RememberingTransformer) -> None:
+    from rich.table import Table
+
+    from remembering.cli.terminal import cell, stdout_console
+
     table = Table("task", "classes", "images", "adapter")
-    for record in model.tasks:
-        classes = ", ".join(map(str, record.classes))
-        table.add_row(Text(record.name), Text(classes), str(record.images), str(record.adapter))
+    for task in model.tasks:
+        classes = ", ".join(map(str, task.classes))
+        table.add_row(cell(task.name), cell(classes), str(task.images), str(task.adapter))
+    console = stdout_console()
     console.print(table)
-    router = model.settings.router
-    layers = ", ".join(map(str, router.layers))
-    for line in (
-        f"backbone   {model.backbone.name} at {model.backbone.image_size} px, frozen",
-        f"adapters   {len(model.adapters)}"
-        + (f" of at most {model.settings.capacity}" if model.settings.capacity else "")
-        + f", rank {model.settings.rank}, from layer {model.settings.first_layer}",
-        f"training   augmentation {model.settings.augment}; "
-        f"what enters layer {model.settings.first_layer} is "
-        + ("kept between epochs" if model.settings.augment == "none" else "new in every epoch"),
-        f"router     {router.kind} on layer {layers}"
-        + (
-            f", through feature_adapter of rank {router.feature_rank}; "
-            if model.feature_adapter
-            else "; "
-        )
-        + f"an image runs through {model.layers_run} layers, the backbone has "
-        f"{model.backbone.depth}",
-        f"footprint  {footprint['adapters']:,} adapter, {footprint['heads']:,} head and "
-        f"{footprint['routers']:,} router parameters; {footprint['bytes']:,} bytes, of them "
-        f"{footprint['replay_bytes']:,} of replay images",
-    ):
-        console.print(Text(line))
+    for name, text in _facts(model):
+        console.print(cell(f"{name:11}{text}"))
+
+
+def _facts(model: RememberingTransformer) -> Iterator[tuple[str, str]]:
+    from remembering.inference.predict import layers_run
+
+    settings, router, depth = model.settings, model.settings.router, model.backbone.depth
+    limit = f" (capacity {settings.capacity})" if settings.capacity else ""
+    cached = "" if settings.first_layer == 0 or settings.augment != "none" else " (cached)"
+    features = (
+        f", with a feature adapter of rank {router.feature_rank}"
+        if model.state.feature_adapter
+        else ""
+    )
+    footprint = model.footprint()
+    yield "backbone", f"{model.backbone.name} at {model.backbone.image_size} px, frozen"
+    yield (
+        "adapters",
+        f"{len(model.state.adapters)}{limit}, rank {settings.rank}, from layer "
+        f"{settings.first_layer}{cached}",
+    )
+    yield "training", f"epochs per task: {settings.epochs}, augmentation: {settings.augment}"
+    yield "router", f"{router.kind} on layers {', '.join(map(str, router.layers))}{features}"
+    yield (
+        "inference",
+        f"{layers_run(model.state, depth)} layers per image; the backbone has {depth}",
+    )
+    yield (
+        "footprint",
+        f"{footprint.adapters:,} adapter, {footprint.heads:,} head and {footprint.routers:,} "
+        f"router parameters; {footprint.bytes:,} bytes, of which {footprint.replay_bytes:,} are "
+        "replay images",
+    )

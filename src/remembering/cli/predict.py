@@ -1,139 +1,186 @@
-"""`remember predict`: files in, a table, JSON or CSV out."""
+"""`remember predict`: classify image files; print a table, JSON or CSV."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from remembering.cli.terminal import TerminalProgress
-from remembering.data.images import image_files, read_image
-from remembering.data.task import Label
+import tyro
+
+from remembering.cli.parsing import Flag, parse
+from remembering.cli.text import csv_cell, printable
 from remembering.errors import RememberingError
-from remembering.model import RememberingTransformer
+
+if TYPE_CHECKING:
+    from remembering.inference.prediction import Prediction
+    from remembering.model import RememberingTransformer
+
+_Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is said of one file."""
+class Predict:
+    """Classify images whose task is unknown.
 
-    file: str
-    label: Label
-    probability: float
-    task: str
-    adapter: int
-    error: float
-    """Under the chosen task's generative model."""
-    novelty: float | None = None
-    """p-value that the image belongs to what was learned, if a rate was given."""
-    unknown: bool | None = None
-    """Whether it is at most the rate."""
+    Attributes:
+        model: Folder of the model.
+        images: Image files, or folders of image files.
+        false_alarm_rate: Flag images that resemble no learned task as unknown. The rate is the
+            share of known images that may be flagged by mistake, such as 0.05.
+        top_k: Print the k most probable labels.
+        together: Route the images of a folder together: they are known to belong to one task.
+        json: Print JSON. File names and labels are exact; tables and CSV escape control characters.
+        csv: Print CSV.
+        backbone: Where the backbone of the model is now, if it was moved.
+    """
+
+    model: tyro.conf.Positional[Path]
+    images: tyro.conf.Positional[tuple[Path, ...]]
+    false_alarm_rate: float | None = None
+    top_k: int = 1
+    together: Flag = False
+    json: Flag = False
+    csv: Flag = False
+    backbone: str | None = None
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Answers, and the files that could not be read, with the reason."""
+def main(arguments: list[str]) -> int:
+    """Run `remember predict`; the exit code is 1 if a file named by the user cannot be read."""
+    options = parse(Predict, arguments, "predict")
+    if options.json and options.csv:
+        raise RememberingError("--json and --csv exclude each other; choose one")
+    if options.top_k < 1:
+        raise RememberingError(f"--top-k {options.top_k} must be at least 1")
+    files = _find(options.images)
 
-    answers: list[Answer]
-    skipped: dict[Path, str]
-    complete: bool
-    """Whether every file that was named itself (not only its folder) was answered."""
+    from remembering.cli.terminal import TerminalProgress
+    from remembering.model import RememberingTransformer
+
+    model = RememberingTransformer.load(options.model, backbone=options.backbone)
+    readable, unreadable = _check(files)
+    for reason in unreadable.values():
+        print(f"skipped: {printable(reason)}", file=sys.stderr)
+    rows: list[_Row] = []
+    if readable:
+        prediction = model.predict(
+            readable,
+            groups=[str(path.parent) for path in readable] if options.together else None,
+            false_alarm_rate=options.false_alarm_rate,
+            progress=TerminalProgress(),
+        )
+        rows = _rows(model, readable, prediction, options.top_k)
+    _print(rows, options)
+    if not rows:
+        raise RememberingError("none of the images can be read")
+    return 1 if any(path in unreadable for path in options.images) else 0
 
 
-def predict_files(
-    model_dir: Path,
-    paths: Sequence[Path],
-    together: bool,
-    backbone: str | None,
-    unknown: float | None = None,
-) -> Answers:
-    """Answer image files; a folder's unreadable files are skipped and named."""
-    named = [path for path in paths if not path.is_dir()]
-    for path in named:
+def _find(paths: Sequence[Path]) -> list[Path]:
+    """Return the files to classify: those given, and the images in the folders given."""
+    from remembering.data.images import image_files
+
+    for path in paths:
         if not path.exists():
             raise RememberingError(f"{path} does not exist; give image files or folders of them")
-    files = [f for path in paths for f in (image_files(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (image_files(path) if path.is_dir() else [path])]
+    if not paths:
+        raise RememberingError("no images are given; name image files or folders of them")
     if not files:
-        raise RememberingError(f"there are no images in {', '.join(map(str, paths)) or 'nothing'}")
-    model = RememberingTransformer.load(model_dir, backbone)
-    readable, skipped = _readable(files)
-    if not readable:
-        return Answers([], skipped, complete=False)
-    groups = [str(path.parent) for path in readable] if together else None
-    said = model.predict(readable, groups, TerminalProgress(), unknown)
-    nothing = [None] * len(readable)
-    column = {record.name: i for i, record in enumerate(model.tasks)}
-    answers = [
-        Answer(
-            str(path),
-            label,
-            round(probability, 6),
-            task,
-            adapter,
-            errors[column[task]],
-            novelty,
-            flagged,
-        )
-        for path, label, probability, task, adapter, errors, novelty, flagged in zip(
-            readable,
-            said.labels,
-            said.confidence.tolist(),
-            said.tasks,
-            said.adapters.tolist(),
-            said.errors.tolist(),
-            said.novelty.tolist() if said.novelty is not None else nothing,
-            said.unknown.tolist() if said.unknown is not None else nothing,
-            strict=True,
-        )
-    ]
-    return Answers(answers, skipped, not any(path in skipped for path in named))
+        raise RememberingError(f"there are no images in {', '.join(map(str, paths))}")
+    return files
 
 
-def print_answers(result: Answers, form: str) -> int:
-    """Print what was answered and name what was skipped; the exit code says if all was well."""
-    if form == "json":
-        print(json.dumps([asdict(answer) for answer in result.answers], indent=1))
-    elif form == "csv":
-        writer = csv.DictWriter(sys.stdout, list(Answer.__dataclass_fields__))
-        writer.writeheader()
-        writer.writerows(asdict(answer) for answer in result.answers)
-    elif result.answers:
-        _print_table(result.answers)
-    for reason in result.skipped.values():
-        print(f"skipped: {reason}", file=sys.stderr)
-    if not result.answers:
-        raise RememberingError("no image could be read")
-    return 0 if result.complete else 1
+def _check(files: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
+    """Separate the files that can be decoded from those that cannot, with the reasons."""
+    from remembering.data.images import read_image
 
-
-def _readable(files: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    readable, skipped = [], {}
+    readable: list[Path] = []
+    unreadable: dict[Path, str] = {}
     for path in files:
         try:
             read_image(path)
             readable.append(path)
         except RememberingError as error:
-            skipped[path] = str(error)
-    return readable, skipped
+            unreadable[path] = str(error)
+    return readable, unreadable
 
 
-def _print_table(answers: Sequence[Answer]) -> None:
-    from rich.console import Console
+def _rows(
+    model: RememberingTransformer, files: Sequence[Path], prediction: Prediction, top_k: int
+) -> list[_Row]:
+    column = {task.name: i for i, task in enumerate(model.tasks)}
+    rows = []
+    for i, (file, best) in enumerate(zip(files, prediction.top(top_k), strict=True)):
+        label, probability = best[0]
+        task = prediction.tasks[i]
+        row: _Row = {
+            "file": str(file),
+            "label": label,
+            "probability": round(probability, 6),
+            "task": task,
+            "adapter": int(prediction.adapters[i]),
+            "score": float(prediction.scores[i, column[task]]),
+        }
+        if prediction.novelty is not None and prediction.unknown is not None:
+            row["p_value"] = float(prediction.novelty[i])
+            row["unknown"] = bool(prediction.unknown[i])
+        if top_k > 1:
+            row["top"] = [{"label": name, "probability": round(p, 6)} for name, p in best]
+        rows.append(row)
+    return rows
+
+
+def _print(rows: Sequence[_Row], options: Predict) -> None:
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    elif options.csv:
+        _print_csv(rows)
+    elif rows:
+        _print_table(rows)
+
+
+def _print_csv(rows: Sequence[_Row]) -> None:
+    """Print one column per field; the second most probable label is in `label_2`, and so on."""
+    flat = []
+    for row in rows:
+        cells = {name: csv_cell(value) for name, value in row.items() if name != "top"}
+        for rank, entry in enumerate(row.get("top", [])[1:], start=2):
+            cells |= {f"{name}_{rank}": csv_cell(value) for name, value in entry.items()}
+        flat.append(cells)
+    if flat:
+        writer = csv.DictWriter(sys.stdout, list(flat[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _print_table(rows: Sequence[_Row]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
-    judged = answers[0].unknown is not None
-    table = Table("image", "label", "probability", "task", "adapter")
-    if judged:
-        table.add_column("seen before? (p-value)")
-    for answer in answers:
-        cells = (answer.file, str(answer.label), f"{answer.probability:.3f}", answer.task)
-        verdict = (
-            f"{'unknown' if answer.unknown else 'yes'} ({answer.novelty:.3f})" if judged else ""
-        )
-        last = [verdict] if judged else []
-        table.add_row(*(Text(cell) for cell in cells), str(answer.adapter), *last)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    from remembering.cli.terminal import cell, stdout_console
+
+    def show_others(row: Mapping[str, Any]) -> str:
+        return ", ".join(f"{e['label']} {e['probability']:.3f}" for e in row["top"][1:])
+
+    columns = {
+        "image": lambda row: row["file"],
+        "label": lambda row: row["label"],
+        "probability": lambda row: f"{row['probability']:.3f}",
+        "next labels": show_others,
+        "task": lambda row: row["task"],
+        "adapter": lambda row: row["adapter"],
+        "p-value": lambda row: f"{row['p_value']:.3f}",
+        "unknown": lambda row: "unknown" if row["unknown"] else "",
+    }
+    if "top" not in rows[0]:
+        del columns["next labels"]
+    if "p_value" not in rows[0]:
+        del columns["p-value"], columns["unknown"]
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(cell(text(row)) for text in columns.values()))
+    stdout_console().print(table)

@@ -1,4 +1,4 @@
-"""What the command draws: progress bars with rates and time left, and tables."""
+"""Tables and progress bars on the terminal."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from remembering.cli.text import printable
 from remembering.runtime.progress import Progress, Step
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Rate(ProgressColumn):
-    """Images per second, where images are counted."""
+    """Images per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -36,17 +37,14 @@ class _Rate(ProgressColumn):
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """An estimate from the speed so far, unless the work has one of its own in its note."""
+    """Remaining time at the current speed, unless the note already contains an estimate."""
 
     def render(self, task: Task) -> Text:
         return Text() if task.fields["note"].endswith("left") else super().render(task)
 
 
 class TerminalProgress(Progress):
-    """Bars on a terminal; nothing where output goes to a file or a pipe.
-
-    Work within work gets a bar below the bar of what it is part of.
-    """
+    """Progress bars on standard error, if it is a terminal. Nested work has nested bars."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -54,7 +52,7 @@ class TerminalProgress(Progress):
 
     @contextmanager
     def track(self, description: str, total: int) -> Iterator[Step]:
-        """A bar that disappears when its work is done."""
+        """Show a bar that disappears when the work is done."""
         if not sys.stderr.isatty() or total == 0:
             yield lambda advance, note="": None
             return
@@ -76,32 +74,43 @@ class TerminalProgress(Progress):
                 self._bars = None
 
     def say(self, line: str) -> None:
-        """Above the bars, on the stream that they are drawn on."""
-        self._console.print(Text(line), soft_wrap=True)
+        """Print a line above the bars."""
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     def _bar(self, bars: RichProgress, description: str, total: int) -> Iterator[Step]:
-        bar = bars.add_task(description, total=total, note="")
+        bar = bars.add_task(printable(description), total=total, note="")
 
         def step(advance: int, note: str = "") -> None:
-            bars.update(bar, advance=advance, note=note)
+            bars.update(bar, advance=advance, note=printable(note))
 
         yield step
         bars.remove_task(bar)
 
 
+def stdout_console() -> Console:
+    """Return a console for standard output, 160 columns wide if that is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def cell(text: object) -> Text:
+    """Return a cell of a table: no markup, control characters escaped."""
+    return Text(printable(text))
+
+
 def show(table: Table) -> None:
-    """Print a table: 160 wide where output goes to a file or a pipe, and on a terminal as many
-    columns as it has room for."""
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    """Print a table with as many columns as there is room for."""
+    console = stdout_console()
     fitting = len(table.headers)
     while fitting > 2 and _width(console, table.to_rich(fitting)) > console.width:
         fitting -= 1
     console.print(table.to_rich(fitting))
     if fitting < len(table.headers):
         missing = ", ".join(table.headers[fitting:])
-        console.print(Text(f"No room here for: {missing}; remember report shows them."))
+        console.print(
+            Text(f"The terminal is too narrow for: {missing}; remember report shows them.")
+        )
 
 
 def _width(console: Console, table: RichTable) -> int:
-    """Of its longest line, as it would be drawn if nothing were cut off."""
+    """Return the width of the longest line of a table that is not truncated."""
     return max(map(Segment.get_line_length, Segment.split_lines(console.render(table))))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remembering.adapters.lora import ActiveAdapters, Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence
+from remembering.data.images import ImageSequence, LazyImages
 from remembering.inference.token_cache import CACHE_BYTES, ShardBuffer, TokenCache
 from remembering.routing import Router
 from remembering.routing.features import extract_features
@@ -55,7 +55,7 @@ def flip_horizontally(images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
     return [image.flip(-1) for image in images] if isinstance(images, list) else images.flip(-1)
 
 
-class FlippedImages:
+class FlippedImages(LazyImages):
     """A sequence of images, each flipped horizontally."""
 
     def __init__(self, images: ImageSequence):

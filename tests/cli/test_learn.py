@@ -1,0 +1,192 @@
+"""`remember learn`: create and extend models; interrupt and resume."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remembering.cli import main
+from remembering.learning.checkpoint import Checkpoint
+from remembering.storage.manifest import read_manifest
+
+from .example import FAST, class_folder, fails, files
+
+pytestmark = pytest.mark.unit
+
+
+def test_learn_extends_a_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = class_folder(tmp_path / "birds", ("crow", "duck", "owl"), seed=1)
+    assert main(["learn", str(model), str(more), "--name", "things with wings"]) == 0
+    assert "learned 'things with wings': 3 classes, 9 images" in capsys.readouterr().out
+    assert main(["inspect", str(model), "--json"]) == 0
+    tasks = json.loads(capsys.readouterr().out)["tasks"]
+    assert [task["name"] for task in tasks] == ["pets", "things with wings"]
+    assert tasks[1]["classes"] == ["crow", "duck", "owl"]
+
+
+def test_settings_of_one_task_may_change(model: Path, tmp_path: Path) -> None:
+    more = class_folder(tmp_path / "birds", ("crow", "duck"), seed=1)
+    assert main(["learn", str(model), str(more), "--epochs", "2", "--lr", "0.01"]) == 0
+    settings = read_manifest(model).settings
+    assert (settings.epochs, settings.lr, settings.router.kind) == (2, 0.01, "subspace")
+
+
+def test_flags_that_created_a_model_may_be_repeated(tmp_path: Path) -> None:
+    """The option --router.no-flip exists whatever the model was created with."""
+    for i, name in enumerate(("one", "two")):
+        images = class_folder(tmp_path / name, (f"a{i}", f"b{i}"), seed=i)
+        assert main(["learn", str(tmp_path / "m"), str(images), *FAST, "--router.no-flip"]) == 0
+    assert read_manifest(tmp_path / "m").settings.router.flip is False
+
+
+def test_unsuitable_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    fails(["learn", model, tmp_path / "none"], capsys, "none is not a folder")
+    (tmp_path / "empty").mkdir()
+    fails(["learn", model, tmp_path / "empty"], capsys, "holds no class folders")
+    one = class_folder(tmp_path / "one", ("cat",))
+    fails(["learn", model, one], capsys, "only the class 'cat'")
+    few = class_folder(tmp_path / "few")
+    for i in (1, 2):
+        (few / "dog" / f"{i}.png").unlink()
+    fails(["learn", model, few], capsys, "class 'dog'", "one image")
+    assert not model.exists()
+
+
+def test_a_damaged_image_leaves_the_model_unchanged(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(model)
+    bad = class_folder(tmp_path / "bad", ("x", "y"))
+    (bad / "y" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    fails(["learn", model, bad], capsys, "y/1.png")
+    assert files(model) == before
+
+
+def test_what_cannot_change_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(model)
+    more = class_folder(tmp_path / "more", ("x", "y"))
+    fails(["learn", model, tmp_path / "pets"], capsys, "already learned")
+    fails(["learn", model, more, "--rank", "7"], capsys, "rank = 1", "cannot be changed")
+    wider = ["learn", model, more, "--router.latent", "3"]
+    fails(wider, capsys, "router.latent = 1", "omit --router.latent")
+    fails(["learn", model, more, "--image-size", "56"], capsys, "image_size = 28")
+    fails(["learn", model, more, "--capacity", "0"], capsys, "capacity = 0 must be at least 1")
+    assert files(model) == before
+
+
+def test_a_folder_with_other_files_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    pets = class_folder(tmp_path / "x" / "pets")
+    fails(["learn", tmp_path, pets], capsys, "is not empty and contains no model")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def interrupt_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise KeyboardInterrupt after some checkpoints were written."""
+    write, written = Checkpoint.write, []
+
+    def write_and_stop(self: Checkpoint, *arguments: Any) -> None:
+        write(self, *arguments)
+        written.append(self.path)
+        if len(written) == saves:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", write_and_stop)
+
+
+def record_resumed_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the step of every checkpoint that is read."""
+    read, steps = Checkpoint.read, []
+
+    def read_and_record(self: Checkpoint, *arguments: Any) -> int:
+        steps.append(read(self, *arguments))
+        return steps[-1]
+
+    monkeypatch.setattr(Checkpoint, "read", read_and_record)
+    return steps
+
+
+class TestResume:
+    @pytest.mark.parametrize("options", [[], ["--capacity", "1", "--memory", "4"]])
+    @pytest.mark.parametrize("tasks", [0, 1, 2])
+    def test_the_command_printed_after_ctrl_c_resumes_the_task(
+        self,
+        tasks: int,
+        options: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        whole, cut = tmp_path / "whole", tmp_path / "cut"
+
+        def learn(model: Path, task: int) -> list[str]:
+            return ["learn", str(model), str(folders[task]), *FAST, "--epochs", "4", *options]
+
+        folders = [
+            class_folder(tmp_path / f"task {i}", (f"a{i}", f"b{i}"), seed=i)
+            for i in range(tasks + 1)
+        ]
+        for task in range(tasks):
+            assert main(learn(cut, task)) == 0
+        if tasks:
+            shutil.copytree(cut, whole)
+        before = files(cut)
+        with monkeypatch.context() as patch:
+            interrupt_after(2, patch)
+            assert main(learn(cut, tasks)) == 130
+        assert {k: v for k, v in files(cut).items() if not k.startswith("progress")} == before
+        program, *words = shlex.split(capsys.readouterr().err.partition("Resume with: ")[2])
+        assert program == "remember"
+        with monkeypatch.context() as patch:
+            steps = record_resumed_steps(patch)
+            assert main(words) == 0
+            assert steps == [2]
+        assert main(learn(whole, tasks)) == 0
+        assert files(cut) == files(whole)
+
+    def test_a_task_that_is_saved_needs_no_resuming(
+        self, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As after a process that was killed between saving and exiting."""
+        before = files(model)
+        (model / "progress.safetensors").write_bytes(b"left over")
+        assert main(["learn", str(model), str(tmp_path / "pets"), *FAST, "--resume"]) == 0
+        assert "'pets' is already learned" in capsys.readouterr().out
+        assert files(model) == before
+
+    def test_another_task_of_the_same_name_is_not_taken_for_the_saved_one(
+        self, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        other = class_folder(tmp_path / "other", ("x", "y"))
+        fails(["learn", model, other, "--name", "pets", "--resume"], capsys, "already learned")
+
+    def test_an_interrupt_after_saving_is_reported_as_such(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        from remembering.model import RememberingTransformer
+
+        save = RememberingTransformer.save
+
+        def save_and_stop(self: RememberingTransformer, folder: Path) -> None:
+            save(self, folder)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(RememberingTransformer, "save", save_and_stop)
+        pets = class_folder(tmp_path / "pets")
+        assert main(["learn", str(tmp_path / "m"), str(pets), *FAST]) == 130
+        assert "the task is learned and saved" in capsys.readouterr().err

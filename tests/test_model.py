@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support import FAST, learned, make_task, tensors
+from support import FAST, TWO_LEVEL, learned, make_task, tensors
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.inference.classify import adapter_logits
@@ -87,8 +87,8 @@ def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
 
 def test_choose_takes_the_least_mean_error_of_each_group() -> None:
     errors = torch.tensor([[1.0, 2.0], [5.0, 2.0], [3.0, 1.0]])
-    assert choose_tasks(errors, ["x", "x", "y"]).tolist() == [1, 1, 1]
-    assert choose_tasks(errors, [0, 1, 2]).tolist() == [0, 1, 1]
+    assert choose_tasks(errors, torch.tensor([0, 0, 1])).tolist() == [1, 1, 1]
+    assert choose_tasks(errors).tolist() == [0, 1, 1]
 
 
 def test_earlier_adapters_stay_bit_identical(backbone: Backbone) -> None:
@@ -101,11 +101,10 @@ def test_earlier_adapters_stay_bit_identical(backbone: Backbone) -> None:
 
 
 def test_same_seed_same_bits(backbone: Backbone) -> None:
-    router = RouterSettings(epochs=3)
-    one, two = (tensors(learned(backbone, 2, seed=4, router=router)) for _ in range(2))
+    one, two = (tensors(learned(backbone, 2, **TWO_LEVEL, seed=4)) for _ in range(2))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
-    other = tensors(learned(backbone, 2, seed=5, router=router))
+    other = tensors(learned(backbone, 2, **TWO_LEVEL, seed=5))
     assert not torch.equal(one["a0"], other["a0"])
 
 
@@ -221,7 +220,6 @@ def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
         {"first_layer": 1},
         {"router": RouterSettings(kind="subspace", layers=(2,))},
         {**TWO_LEVEL, "classifier": ClassifierSettings(second_view=0)},
-        {**TWO_LEVEL, "first_layer": 2},
     ],
 )
 def test_as_many_layers_run_as_the_model_says(changes: dict[str, Any], backbone: Backbone) -> None:
@@ -231,8 +229,7 @@ def test_as_many_layers_run_as_the_model_says(changes: dict[str, Any], backbone:
     model.predict(make_task(1).images[:1])
     for hook in hooks:
         hook.remove()
-    expected = layers_run(replace(model.state, settings=one_view), backbone.depth)
-    assert len(ran) in (expected, 2 * expected)
+    assert len(ran) == layers_run(model.state, backbone.depth)
 
 
 @pytest.mark.parametrize("first_layer", [3, 99])
@@ -352,7 +349,7 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     others = {other.name: other for other in model.tasks if other is not record}
     shared = [other.name for other in others.values() if other.adapter == record.adapter]
     images = make_task(3).images
-    answers = adapter_logits(model.state, backbone, images, 3)
+    answers, classes = adapter_logits(model.state, backbone, images, 3), model.classes
     gone = model.forget("task 1")
     assert gone.task == record
     assert gone.shared_with == tuple(shared)
@@ -362,7 +359,9 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     after = tensors(model)
     assert after.keys() < before.keys()
     assert all(torch.equal(before[key], value) for key, value in after.items())
-    assert torch.equal(adapter_logits(model.state, backbone, images, 3), answers)
+    columns = [classes.index(label) for label in model.classes]
+    after_logits = adapter_logits(model.state, backbone, images, 3)
+    assert torch.equal(after_logits, answers[:, columns])
     assert model.predict(images).scores.shape == (12, 3)
     model.learn(make_task(1, ("a1", "b1")))
     with pytest.raises(RememberingError, match=r"no task 'x'.*'task 0'"):

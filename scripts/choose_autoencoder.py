@@ -16,6 +16,7 @@ from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
+from remembering.data.images import Images
 from remembering.data.sources import load
 from remembering.inference.token_cache import batches
 from remembering.routing import Router, make_router
@@ -72,7 +73,7 @@ def _stream(backbone: Backbone, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 @torch.inference_mode()
-def _features(backbone: Backbone, router: Router, images: Tensor | list[Tensor]) -> Tensor:
+def _features(backbone: Backbone, router: Router, images: Images) -> Tensor:
     parts = [
         router.features([backbone.embed(images[index[0] : index[-1] + 1])])
         for index in batches(len(images))

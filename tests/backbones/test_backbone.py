@@ -1,4 +1,4 @@
-"""The backbone equals transformers' own forward, may be entered anywhere, and is frozen."""
+"""The backbone equals transformers at every layer, and is frozen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from support import FAMILIES
 from remembering.adapters.lora import Adapter
 from remembering.backbones import preprocessing
 from remembering.backbones.backbone import Backbone
-from remembering.errors import RememberingError
+from remembering.backbones.families import CONFIG_KEYS
+from remembering.backbones.families import FAMILIES as FAMILY
+from remembering.errors import InvalidInputError, RememberingError
 from remembering.runtime import hub
 
 
 def reference_states(folder: Path, pixels: torch.Tensor) -> list[torch.Tensor]:
-    """Every state of transformers' own forward, and the last one normalised."""
+    """All states of transformers' forward pass, and the last one normalised."""
     name = json.loads((folder / "config.json").read_text())["architectures"][0]
     model = getattr(transformers, name).from_pretrained(folder).eval()
     base = model.base_model if hasattr(model, "classifier") else model
@@ -63,8 +65,8 @@ def test_finish_gives_heads_what_the_last_state_would(
         end = backbone.finish(tokens, adapters=active)
         torch.testing.assert_close(backbone.pool(end), backbone.pool(whole), rtol=1e-4, atol=1e-5)
         if backbone.classifier is not None:
-            given, wanted = backbone.classifier_input(end), backbone.classifier_input(whole)
-            torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-5)
+            cls, expected = backbone.classifier_input(end), backbone.classifier_input(whole)
+            torch.testing.assert_close(cls, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_states_visits_each_depth_once(backbone: Backbone) -> None:
@@ -143,7 +145,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 def test_prepares_images_as_transformers_does(
     kind: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Images that are not square tell what a size means; pixels differ by rounding only."""
+    """Checked on images that are not square; pixels differ by rounding only."""
     folder = tmp_path / kind
     shutil.copytree(checkpoints[kind.lower()], folder)
     spec: dict[str, Any] = {
@@ -258,14 +260,17 @@ def test_a_damaged_preprocessor_is_named(
     folder = tmp_path / "vit"
     shutil.copytree(checkpoints["vit"], folder)
     (folder / "preprocessor_config.json").write_text(text)
-    with pytest.raises(RememberingError, match="no preprocessor configuration that can be used"):
+    with pytest.raises(
+        RememberingError,
+        match=r"preprocessor_config\.json is not (valid|a usable)",
+    ):
         Backbone.load(folder)
 
 
 def test_a_hub_name_brings_its_own_preprocessing(
     checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of the hub, laid out by hand; nothing may be guessed if a file is missing there."""
+    """Checked with a hand-made cache of the hub; a missing file is not replaced by defaults."""
     from huggingface_hub import constants
 
     repository = tmp_path / "models--someone--vit"
@@ -279,6 +284,59 @@ def test_a_hub_name_brings_its_own_preprocessing(
         Backbone.load("someone/vit")
     (snapshot / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
     assert Backbone.load("someone/vit").preprocessing.mean == (0.1, 0.2, 0.3)
+
+
+def test_the_revision_is_the_commit_in_the_cache(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    commits = {"main": "a" * 40, "v1": "b" * 40}
+    repository = tmp_path / "models--someone--vit"
+    (repository / "refs").mkdir(parents=True)
+    for (name, commit), family in zip(commits.items(), ("vit", "deit"), strict=True):
+        shutil.copytree(checkpoints[family], repository / "snapshots" / commit)
+        (repository / "refs" / name).write_text(commit)
+        # The cache records that a file does not exist on the hub.
+        (repository / ".no_exist" / commit).mkdir(parents=True)
+        (repository / ".no_exist" / commit / "preprocessor_config.json").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for revision, expected in ((None, "main"), ("v1", "v1"), (commits["v1"], "v1")):
+        backbone = Backbone.load("someone/vit", revision=revision)
+        assert backbone.revision == commits[expected]
+        assert (backbone.family is FAMILY["deit"]) == (expected == "v1")
+    with pytest.raises(RememberingError, match="cannot be reached"):
+        Backbone.load("someone/vit", revision="v2")
+
+
+def test_a_local_folder_has_no_revision(checkpoints: dict[str, Path]) -> None:
+    assert Backbone.load(checkpoints["vit"]).revision is None
+    with pytest.raises(InvalidInputError, match="'main' applies to the model hub"):
+        Backbone.load(checkpoints["vit"], revision="main")
+
+
+def test_sharded_weights_are_loaded(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
+    model = transformers.ViTModel.from_pretrained(checkpoints["vit"])
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert Backbone.load(tmp_path).fingerprint() == Backbone.load(checkpoints["vit"]).fingerprint()
+    next(tmp_path.glob("model-00002-*")).unlink()
+    with pytest.raises(RememberingError, match="has no file model-00002"):
+        Backbone.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_configuration_is_that_of_transformers(
+    family: str, checkpoints: dict[str, Path]
+) -> None:
+    """`CONFIG_KEYS` leaves out no key that changes the architecture."""
+    spec = json.loads((checkpoints[family] / "config.json").read_text())
+    ignored = {key for key in spec if key not in CONFIG_KEYS}
+    harmless = {"apply_layernorm", "architectures", "encoder_stride", "initializer_factor"}
+    harmless |= {"initializer_range", "model_type", "out_features", "out_indices"}
+    harmless |= {"reshape_hidden_states", "stage_names", "transformers_version"}
+    assert ignored <= harmless
 
 
 def test_the_fingerprint_tells_weights_apart(checkpoints: dict[str, Path]) -> None:
@@ -310,7 +368,7 @@ def test_other_kinds_and_damaged_folders_are_refused(
     with pytest.raises(RememberingError, match=r"no config\.json"):
         Backbone.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(RememberingError, match=r"is a bert; supported are vit"):
+    with pytest.raises(RememberingError, match=r"model type 'bert'; supported are vit"):
         Backbone.load(tmp_path)
     folder = tmp_path / "cut"
     shutil.copytree(checkpoints["vit"], folder)

@@ -1,4 +1,4 @@
-"""Augmented images show what they showed, and are the same whenever a training is repeated."""
+"""Augmentation preserves the content of images and is the same when training is repeated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.augmentation import augmented
+from remembering.data.images import ImageBatch
 from remembering.data.task import Task
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint
@@ -72,8 +73,8 @@ def test_depends_on_seed_task_epoch_and_position_alone(kind: str) -> None:
     some = torch.tensor([40, 3, 17])
     assert torch.equal(changed(images[some], kind, some), whole[some])
     as_list = changed(list(images), kind)
-    assert isinstance(as_list, list)
-    assert torch.equal(torch.stack(as_list), whole)
+    assert isinstance(as_list, ImageBatch)
+    assert torch.equal(torch.stack(list(as_list)), whole)
     for other in ({"seed": 1}, {"task": 1}, {"epoch": 1}):
         assert not torch.equal(changed(images, kind, **other), whole)
     assert not torch.equal(changed(images, kind, ALL + 64), whole)
@@ -97,7 +98,7 @@ def test_the_router_sees_plain_images_and_training_does_not(
 ) -> None:
     task = make_task(0)
     plain = tensors(learned(backbone, task, first_layer=first_layer))
-    monkeypatch.setattr(TokenCache, "keep", None)  # nothing is kept that no epoch would use
+    monkeypatch.setattr(TokenCache, "filled", None)  # nothing is kept that no epoch would use
     one, two = (
         tensors(learned(backbone, task, first_layer=first_layer, augment="crop")) for _ in range(2)
     )

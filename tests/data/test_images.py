@@ -1,4 +1,4 @@
-"""What counts as an image, and what is prediction of what does not."""
+"""Which images are accepted, how they are converted, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import struct
 import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from remembering.data.decoding import read_image
 from remembering.data.images import (
+    ImageBatch,
     ImageFiles,
     ImageList,
     Joined,
     as_images,
     class_folders,
     joined,
-    read_image,
     subset,
 )
 from remembering.data.task import Task
@@ -35,6 +37,7 @@ from remembering.errors import RememberingError
     ("shape", "wanted"),
     [
         ((5, 8, 9), (5, 1, 8, 9)),
+        ((1, 8, 9), (1, 1, 8, 9)),
         ((5, 1, 8, 9), (5, 1, 8, 9)),
         ((5, 3, 8, 9), (5, 3, 8, 9)),
         ((5, 8, 9, 3), (5, 3, 8, 9)),
@@ -70,11 +73,13 @@ def test_floats_keep_all_8_bits(value: int) -> None:
         (torch.zeros(2, 3, 0, 4), "have no pixels"),
         (torch.zeros(100, 100, 3), "look like one image with its channels last"),
         (torch.zeros(28, 28, 1), "look like one image with its channels last"),
+        (torch.zeros(3, 28, 28), "one image of 3 channels or 3 grey images"),
+        (torch.zeros(4, 28, 28), r"images\[None\] for one image, or images\[:, None\]"),
         (np.zeros((2, 4, 4), complex), "pixels are real numbers"),
         (np.full((2, 4, 4), 300, np.uint32), "outside 0..255"),
-        ([Image.fromarray(np.full((4, 4), 7.0, np.float32))], "image 0 cannot be read"),
-        ([object()], "image 0 is a object"),
-        (7, "type int are not understood"),
+        ([Image.fromarray(np.full((4, 4), 7.0, np.float32))], "image 0 cannot be decoded"),
+        ([object()], "image 0 is of type object"),
+        (7, "type int are not supported"),
         ([np.zeros((2, 2, 2, 2))], "image 0 has shape"),
     ],
 )
@@ -164,7 +169,7 @@ def test_no_bytes_crash_the_reader(data: bytes) -> None:
 
 
 def test_class_folders(tmp_path: Path) -> None:
-    with pytest.raises(RememberingError, match="holds no class folders"):
+    with pytest.raises(RememberingError, match="has no class folders"):
         class_folders(tmp_path)
     for name in ("cat", "dog", ".hidden"):
         (tmp_path / name).mkdir()
@@ -174,7 +179,7 @@ def test_class_folders(tmp_path: Path) -> None:
     assert labels == ["cat", "dog"]
     assert len(files) == 2
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RememberingError, match="empty holds no images"):
+    with pytest.raises(RememberingError, match="empty has no images"):
         class_folders(tmp_path)
     with pytest.raises(RememberingError, match="is not a folder"):
         class_folders(tmp_path / "none")
@@ -186,17 +191,56 @@ def test_joined_equals_concatenation(lengths: list[int], data: st.DataObject) ->
     lazy = Joined([ImageList(list(part)) for part in parts])
     whole = torch.cat(parts)
     index = torch.tensor(data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1)))
-    assert torch.equal(torch.stack(lazy[index]), whole[index])
+    assert torch.equal(torch.stack(list(lazy[index])), whole[index])
     assert torch.equal(torch.as_tensor(joined(parts)), whole)
     assert torch.equal(
         torch.stack(list(subset(lazy, index)[torch.arange(len(index))])), whole[index]
     )
 
 
+class TestImageBatch:
+    def batch(self, cache_bytes: int) -> tuple[ImageBatch, list[int]]:
+        """Four images of 12 bytes, and the positions at which they were decoded."""
+        decoded: list[int] = []
+
+        def decode(i: int) -> torch.Tensor:
+            decoded.append(i)
+            return torch.full((3, 2, 2), i, dtype=torch.uint8)
+
+        return ImageBatch([partial(decode, i) for i in range(4)], cache_bytes), decoded
+
+    def test_images_that_fit_the_budget_are_decoded_once(self) -> None:
+        batch, decoded = self.batch(cache_bytes=24)
+        assert [int(image.max()) for image in batch] == [0, 1, 2, 3]
+        assert [int(image.max()) for image in batch] == [0, 1, 2, 3]
+        assert decoded == [0, 1, 2, 3, 2, 3]
+
+    def test_mapping_and_slicing_stay_lazy(self) -> None:
+        batch, decoded = self.batch(cache_bytes=0)
+        some = batch.map(lambda image: image + 10)[1:3]
+        assert decoded == []
+        assert [int(image.max()) for image in some] == [11, 12]
+        assert decoded == [1, 2]
+        assert int(batch[-1].max()) == 3
+
+    def test_an_index_error_of_a_decoder_does_not_end_the_batch(self) -> None:
+        def fail() -> torch.Tensor:
+            raise IndexError("in the decoder")
+
+        with pytest.raises(IndexError, match="in the decoder"):
+            list(ImageBatch([fail]))
+
+
 class TestTask:
     def test_labels_and_images_must_match(self) -> None:
         with pytest.raises(RememberingError, match="3 images but 2 labels"):
-            Task("t", torch.zeros(3, 4, 4), ["a", "b"])
+            Task("t", torch.zeros(3, 1, 4, 4), ["a", "b"])
+
+    def test_labels_resolve_whether_a_stack_is_grey(self) -> None:
+        grey = Task("t", torch.zeros(3, 8, 8), ["a", "b", "b"])
+        assert torch.as_tensor(grey.images).shape == (3, 1, 8, 8)
+        with pytest.raises(RememberingError, match="one image of 3 channels or 3 grey images"):
+            Task("t", torch.zeros(3, 8, 8), ["a"])
 
     def test_empty(self) -> None:
         with pytest.raises(RememberingError, match="is empty"):

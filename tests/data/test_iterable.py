@@ -34,7 +34,7 @@ def rows() -> Iterator[dict[str, Any]]:
     task = make_task(0)
     for image, target in zip(task.images, task.targets.tolist(), strict=True):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-        yield {"img": picture, "label": target, "other": "not wanted"}
+        yield {"img": picture, "label": target, "other": "unused"}
 
 
 def failing() -> Iterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_gives_the_images_and_labels_of_the_stream(
     task, wanted = Task.from_dataset(stream, "stream"), make_task(0)
     assert task.labels == (wanted.labels if features else tuple(wanted.targets.tolist()))
     order = torch.tensor([7, 0, 11])
-    assert torch.equal(torch.stack(task.images[order]), wanted.images[order])
+    assert torch.equal(torch.stack(list(task.images[order])), wanted.images[order])
     assert list(cache.iterdir()) == []
 
 
@@ -68,7 +68,6 @@ def test_image_files_are_kept_as_they_came(tmp_path: Path) -> None:
     plain = datasets.load_dataset("parquet", data_files=files, split="train")
     raw = datasets.Image(decode=False)
     dataset = Task.from_dataset(stream.cast(FEATURES), "stream").images.dataset
-    assert dataset.column_names == ["img", "label"]
     wanted = plain.cast_column("img", raw)["img"][:]
     assert dataset.cast_column("img", raw)["img"][:] == wanted
 
@@ -81,7 +80,7 @@ def test_images_known_by_address_are_read(tmp_path: Path) -> None:
     columns = {"img": paths, "label": wanted.targets.tolist(), "other": [""] * len(paths)}
     stream = datasets.Dataset.from_dict(columns, features=FEATURES).to_iterable_dataset()
     task = Task.from_dataset(stream, "stream")
-    assert torch.equal(torch.stack(task.images[torch.arange(12)]), wanted.images)
+    assert torch.equal(torch.stack(list(task.images[torch.arange(12)])), wanted.images)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +103,5 @@ def test_a_stream_that_fails_says_why(
 def test_several_parts_at_once_are_refused() -> None:
     part = datasets.Dataset.from_dict({"label": [0]})
     for parts in (datasets.DatasetDict(train=part), {"train": part}):
-        with pytest.raises(RememberingError, match="such as its 'train' part"):
+        with pytest.raises(RememberingError, match="such as its 'train' split"):
             Task.from_dataset(parts, "parts")  # type: ignore[arg-type]

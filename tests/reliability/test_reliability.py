@@ -20,7 +20,7 @@ from PIL import Image
 from support import FAST, learned, make_checkpoint, make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import read_image
+from remembering.data.decoding import read_image
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.storage.manifest import read_manifest

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
+from remembering.backbones.layer import ActiveAdapters as ActiveAdapters
 from remembering.errors import RememberingError
 
 PROJECTIONS = 4  # Q, K, V, O
@@ -84,18 +85,6 @@ class Adapter:
     def frozen(self) -> Adapter:
         """Return a copy that does not require gradients."""
         return Adapter(self.a.detach().clone(), self.b.detach().clone(), self.first_layer)
-
-
-class ActiveAdapters(Protocol):
-    """Adapters that are active in a forward pass."""
-
-    def linear(
-        self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        """Return x Wᵀ + bias, adapted, for the projections `which` of Q, K, V, O of a layer.
-
-        The rows of `weight` and the columns of the result are those of the projections in order.
-        """
 
 
 @dataclass(frozen=True)

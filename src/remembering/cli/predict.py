@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
 
 def _find(paths: Sequence[Path]) -> list[Path]:
     """Return the files to classify: those given, and the images in the folders given."""
-    from remembering.data.images import image_files
+    from remembering.data.decoding import image_files
 
     for path in paths:
         if not path.exists():
@@ -97,7 +97,7 @@ def _find(paths: Sequence[Path]) -> list[Path]:
 
 def _check(files: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
     """Separate the files that can be decoded from those that cannot, with the reasons."""
-    from remembering.data.images import read_image
+    from remembering.data.decoding import read_image
 
     readable: list[Path] = []
     unreadable: dict[Path, str] = {}

@@ -1,49 +1,66 @@
-"""Images changed at random each time they are learned from, in ways that leave what they show.
+"""Random augmentation that preserves the content of images: flips and crops.
 
-Pixels are only moved, so whole images of any size and channel count stay uint8. What happens to an
-image depends on the seed, the task, the epoch and its position, and on nothing drawn before: a
-training that goes on from a checkpoint sees the same images.
+Pixels are only moved, so images of any size and channel count stay uint8. The change of an image
+depends on the seed, the task, the epoch and its position alone: training that resumes from a
+checkpoint sees the same images.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from remembering.config import Augment
+from remembering.data.images import ImageBatch, Images
 from remembering.runtime.seeding import uniform
 
 SHIFT = 8
-"""A crop moves an image by up to one part in so many of its sides: 4 of 32 pixels, 28 of 224."""
+"""A crop shifts an image by up to 1 / SHIFT of each side: 4 of 32 pixels, 28 of 224."""
 
 
 def augmented(
-    images: Tensor | list[Tensor], augment: Augment, index: Tensor, seed: int, task: int, epoch: int
-) -> Tensor | list[Tensor]:
-    """Images (channels, height, width) as an epoch sees them; `index` has their positions."""
-    changed = [
-        _moved(image, augment, uniform(3, seed, "augment", task, epoch, position))
-        for image, position in zip(images, index.tolist(), strict=True)
-    ]
-    return torch.stack(changed) if isinstance(images, Tensor) else changed
+    images: Images, augment: Augment, index: Tensor, seed: int, task: int, epoch: int
+) -> Images:
+    """Augment a batch for one epoch.
+
+    Args:
+        images: Images (channels, height, width).
+        augment: "none", "shift", "flip" (horizontally, with probability 1/2) or "crop" (both).
+        index: Position of each image in its task.
+        seed: Seed of the run.
+        task: Number of the task.
+        epoch: Number of the epoch.
+    """
+    positions = index.tolist()
+    if len(images) != len(positions):
+        raise ValueError(f"{len(images)} images but {len(positions)} positions")
+
+    def change(i: int) -> Tensor:
+        return _augment(images[i], augment, uniform(3, seed, "augment", task, epoch, positions[i]))
+
+    if isinstance(images, Tensor):
+        return torch.stack([change(i) for i in range(len(positions))])
+    return ImageBatch([partial(change, i) for i in range(len(positions))], cache_bytes=0)
 
 
-def _moved(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:
-    """One image; `chance` are three numbers from 0 to 1."""
+def _augment(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:
+    """Augment one image; `chance` holds three numbers in 0..1."""
     if augment == "none":
         return image
-    mirror, down, right = chance
+    flip, down, right = chance
     height, width = image.shape[-2:]
     rows, columns = torch.arange(height), torch.arange(width)
     if augment in ("crop", "shift"):
         rows, columns = _shifted(rows, down), _shifted(columns, right)
-    if mirror < 0.5 and augment != "shift":
+    if flip < 0.5 and augment != "shift":
         columns = columns.flip(0)
     return image[:, rows.to(image.device)][:, :, columns.to(image.device)]
 
 
 def _shifted(positions: Tensor, chance: float) -> Tensor:
-    """Positions along a side, moved; beyond its ends the side is reflected.
+    """Shift the positions along a side; beyond its ends the side is reflected.
 
     >>> _shifted(torch.arange(8), 0.0), _shifted(torch.arange(8), 0.9)
     (tensor([1, 0, 1, 2, 3, 4, 5, 6]), tensor([1, 2, 3, 4, 5, 6, 7, 6]))

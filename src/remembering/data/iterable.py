@@ -1,4 +1,4 @@
-"""A dataset that streams, written to disk once: training wants any image at any time."""
+"""Write streaming datasets to disk: training accesses images in random order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from remembering.errors import RememberingError
+from remembering.data.decoding import image_bytes
+from remembering.errors import RememberingError, StorageError, reason
 from remembering.runtime.files import cache_dir
 
 if TYPE_CHECKING:
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
 
 
 def on_disk(stream: datasets.IterableDataset, columns: list[str], name: str) -> datasets.Dataset:
-    """These columns of a streaming dataset, as a memory-mapped one; image files stay as they came.
+    """Write a streaming dataset to a memory-mapped file; encoded images are kept as they are.
 
-    The file lies in `$REMEMBERING_CACHE` or `~/.cache/remembering`. It has lost its name when this
-    returns, and goes with the dataset. A stream that has no end must be cut: `stream.take(n)`.
+    The file is created in `$REMEMBERING_CACHE` or `~/.cache/remembering` and unlinked before this
+    function returns, so its space is freed together with the dataset. Limit an infinite stream
+    with `stream.take(n)` first.
 
     Args:
-        columns: those to be kept; all if there are none.
-        name: of the task, for errors.
+        stream: The streaming dataset.
+        columns: Columns to keep. If empty, all are kept.
+        name: Name of the task for error messages.
+
+    Raises:
+        StorageError: If the stream fails, or the file cannot be written.
     """
     import datasets
 
@@ -32,8 +38,11 @@ def on_disk(stream: datasets.IterableDataset, columns: list[str], name: str) -> 
         encoded = encoded.cast_column(column, datasets.Image(decode=False))
 
     def rows() -> Iterator[dict[str, Any]]:
-        for row in encoded:
-            yield row | {column: _at_hand(row[column]) for column in images}
+        for position, row in enumerate(encoded):
+            yield row | {
+                column: _with_bytes(row[column], f"row {position} of column '{column}'")
+                for column in images
+            }
 
     folder = cache_dir()
     try:
@@ -42,17 +51,18 @@ def on_disk(stream: datasets.IterableDataset, columns: list[str], name: str) -> 
             return datasets.Dataset.from_generator(
                 rows, features=stream.features, cache_dir=temporary
             )
-    # Whatever the stream reads from (the hub, files, the user's own code) raises its own kinds.
+    # Whatever the stream reads from (the hub, files, the user's own code) has its own exceptions.
     except Exception as error:
         cause = error.__cause__ or error
-        raise RememberingError(
+        kind = "" if isinstance(cause, RememberingError) else f"{type(cause).__name__}: "
+        raise StorageError(
             f"the streaming dataset of task '{name}' could not be written to {folder} "
-            f"({type(cause).__name__}: {' '.join(str(cause).split())}); nothing was learned"
+            f"({kind}{reason(cause)}); nothing was learned"
         ) from error
 
 
-def _at_hand(image: dict[str, Any]) -> Any:
-    """The bytes of an image file; one that is known by its address only is fetched."""
-    import datasets
-
-    return datasets.Image().decode_example(image) if image["bytes"] is None else image
+def _with_bytes(entry: Any, where: str) -> dict[str, Any]:
+    """Replace the path of a local image file by its content."""
+    if isinstance(entry, dict) and entry.get("bytes") is not None:
+        return entry
+    return {"bytes": image_bytes(entry, where, follow_paths=True), "path": None}

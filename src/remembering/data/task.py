@@ -1,33 +1,52 @@
-"""A task: images and what they show."""
+"""Tasks: images with labels, learned together."""
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from remembering.data.images import DatasetImages, ImageSequence, as_images, class_folders
+from remembering.data.images import (
+    DatasetImages,
+    ImageSequence,
+    ImagesLike,
+    as_images,
+    class_folders,
+)
 from remembering.data.iterable import on_disk
-from remembering.errors import RememberingError
+from remembering.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import datasets
 
-Label = str | int
+Label: TypeAlias = str | int
+LabelsLike: TypeAlias = Iterable[Label] | np.ndarray[Any, Any] | Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Task:
-    """Images with labels that are learned together by one adapter.
+    """Images and labels that are learned together.
 
-    Labels are strings or integers. Tasks may have different numbers of classes, and a label may
-    come back in a later task.
+    Tasks may have different numbers of classes, and a label may recur in a later task.
+
+    Args:
+        name: Name of the task.
+        images: The images; see `remembering.data.images.as_images`.
+        labels: One string or integer per image, all of one type.
+
+    Attributes:
+        classes: The distinct labels, sorted.
+        targets: For each image the position of its label in `classes`, (n,).
+
+    Raises:
+        InvalidInputError: If images and labels do not match or are not acceptable.
 
     >>> task = Task("pets", torch.zeros(4, 1, 8, 8, dtype=torch.uint8), ["cat", "dog"] * 2)
     >>> task.classes, task.targets
@@ -35,53 +54,64 @@ class Task:
     """
 
     name: str
-    images: Any
-    labels: Any
-    classes: tuple[Label, ...] = field(init=False)
-    targets: Tensor = field(init=False)
+    images: ImageSequence
+    labels: tuple[Label, ...]
+    classes: tuple[Label, ...]
+    targets: Tensor
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise RememberingError(f"the name of a task is {self.name!r}; give it a string")
-        images: ImageSequence = as_images(self.images)
-        labels = tuple(_label(label, i, self.name) for i, label in enumerate(_plain(self.labels)))
-        if len(images) != len(labels):
-            raise RememberingError(
-                f"task '{self.name}' has {len(images)} images but {len(labels)} labels; "
-                "give one label per image"
+    def __init__(self, name: str, images: ImagesLike, labels: LabelsLike):
+        if not isinstance(name, str):
+            raise InvalidInputError(f"the name of a task is {name!r}; pass a string")
+        plain = tuple(_label(label, i, name) for i, label in enumerate(_as_list(labels)))
+        sequence = as_images(images, len(plain))
+        if len(sequence) != len(plain):
+            raise InvalidInputError(
+                f"task '{name}' has {len(sequence)} images but {len(plain)} labels; "
+                "pass one label per image"
             )
-        if not labels:
-            raise RememberingError(f"task '{self.name}' is empty; give it images and labels")
-        if len({type(label) for label in labels}) > 1:
-            raise RememberingError(
-                f"task '{self.name}' mixes string and integer labels; use one kind"
-            )
-        classes = tuple(sorted(set(labels)))
+        if not plain:
+            raise InvalidInputError(f"task '{name}' is empty; pass images and labels")
+        if len({type(label) for label in plain}) > 1:
+            raise InvalidInputError(f"task '{name}' mixes string and integer labels; use one type")
+        classes = tuple(sorted(set(plain)))
         position = {label: i for i, label in enumerate(classes)}
-        object.__setattr__(self, "images", images)
-        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "images", sequence)
+        object.__setattr__(self, "labels", plain)
         object.__setattr__(self, "classes", classes)
-        object.__setattr__(self, "targets", torch.tensor([position[label] for label in labels]))
+        object.__setattr__(self, "targets", torch.tensor([position[label] for label in plain]))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def check_learnable(self) -> None:
-        """Raise if there is nothing to tell apart, or a class of which one image says nothing."""
+        """Check that there are at least two classes, with at least two images each.
+
+        Raises:
+            InvalidInputError: If not.
+        """
         if len(self.classes) < 2:
-            raise RememberingError(
+            raise InvalidInputError(
                 f"task '{self.name}' has only the class '{self.classes[0]}'; "
-                "an adapter needs at least two classes to tell apart"
+                "pass at least two classes"
             )
         label, count = min(Counter(self.labels).items(), key=lambda item: item[1])
         if count < 2:
-            raise RememberingError(
-                f"class '{label}' of task '{self.name}' has one image; give at least two"
+            raise InvalidInputError(
+                f"class '{label}' of task '{self.name}' has one image; pass at least two"
             )
 
     @classmethod
     def from_folder(cls, folder: str | Path, name: str | None = None) -> Task:
-        """A folder of class folders; the folders' names are the labels."""
+        """Create a task from a folder with one subfolder per class, named by its label.
+
+        Args:
+            folder: The folder.
+            name: Name of the task. By default that of the folder.
+
+        Raises:
+            InvalidFileError: If the folder does not have this layout.
+        """
         folder = Path(folder)
         images, labels = class_folders(folder)
         return cls(name or folder.resolve().name, images, labels)
@@ -94,9 +124,18 @@ class Task:
         image: str | None = None,
         label: str | None = None,
     ) -> Task:
-        """A `datasets.Dataset`; its image and label columns are found by type if not named.
+        """Create a task from a dataset of the `datasets` library.
 
-        A streaming one is written to disk first (see `tasks.streaming`).
+        Images stored as paths of local files are read; URLs are not followed.
+
+        Args:
+            dataset: One split. A streaming dataset is written to disk first; see `on_disk`.
+            name: Name of the task.
+            image: Name of the image column. By default it is found by its type.
+            label: Name of the label column. By default it is found by its name or type.
+
+        Raises:
+            InvalidInputError: If a column is missing, or the labels are not acceptable.
         """
         import datasets
 
@@ -105,13 +144,13 @@ class Task:
             columns = list(dataset_columns(dataset, image, label)) if known else []
             dataset = on_disk(dataset, columns, name)
         if not isinstance(dataset, datasets.Dataset):
-            raise RememberingError(
-                f"task '{name}' was given a {type(dataset).__name__}; give one dataset, such as "
-                "its 'train' part"
+            raise InvalidInputError(
+                f"task '{name}' got a {type(dataset).__name__}; pass one dataset, such as its "
+                "'train' split"
             )
-        dataset = dataset.with_format(None)  # plain rows, whatever its user made of them
         image, label = dataset_columns(dataset, image, label)
-        return cls(name, DatasetImages(dataset, image), dataset_labels(dataset, label))
+        images = DatasetImages(dataset, image, follow_paths=True)
+        return cls(name, images, dataset_labels(dataset, label))
 
 
 def dataset_columns(
@@ -119,56 +158,60 @@ def dataset_columns(
     image: str | None = None,
     label: str | None = None,
 ) -> tuple[str, str]:
-    """Which columns of a dataset hold the images and the labels."""
+    """Return the names of the image and label columns of a dataset; see `Task.from_dataset`."""
     features = dataset.features
-    for wanted in (image, label):
-        if wanted is not None and wanted not in features:
-            raise RememberingError(
-                f"the dataset has no column '{wanted}'; it has {', '.join(features)}"
+    for column in (image, label):
+        if column is not None and column not in features:
+            raise InvalidInputError(
+                f"the dataset has no column '{column}'; it has {', '.join(features)}"
             )
     if image is None:
         image = next((n for n, f in features.items() if type(f).__name__ == "Image"), None)
     if label is None:
-        kinds = [n for n, f in features.items() if type(f).__name__ == "ClassLabel"]
+        typed = [n for n, f in features.items() if type(f).__name__ == "ClassLabel"]
         named = [n for n in ("fine_label", "label", "labels") if n in features]
-        label = next(iter([*named, *kinds]), None)
+        label = next(iter([*named, *typed]), None)
     if image is None or label is None:
-        raise RememberingError(
+        raise InvalidInputError(
             f"no {'image' if image is None else 'label'} column found among "
-            f"{', '.join(features)}; name it"
+            f"{', '.join(features)}; pass its name"
         )
     return image, label
 
 
 def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
-    """The labels of a dataset: by name where it knows the names."""
-    labels: list[Label] = dataset[column][:]
+    """Return the labels of a dataset, as class names where the dataset has them."""
+    # In Arrow's own types: `datasets` would decode a column that is declared to hold images.
+    table = dataset.select_columns([column]).with_format("arrow")[:]
+    labels: list[Label] = table.column(column).to_pylist()
     names = getattr(dataset.features[column], "names", None)
-    # Where the hub keeps labels back, it gives None or -1.
-    wrong = [label for label in labels if not _is_label(label, names is not None)]
-    if wrong:
-        raise RememberingError(
-            f"column '{column}' has the label {wrong[0]!r}; labels are strings or whole numbers, "
-            "leave out the rows without one"
+    # Data sets that keep their test labels secret have None or -1 there.
+    bad = [label for label in labels if not _is_label(label, names)]
+    if bad:
+        raise InvalidInputError(
+            f"column '{column}' has the label {reprlib.repr(bad[0])}; labels are strings or "
+            "integers, leave out the rows without one"
         )
     return labels if names is None else [names[i] for i in labels]
 
 
-def _is_label(label: object, named: bool) -> bool:
-    return isinstance(label, str) or (isinstance(label, int) and not (named and label < 0))
+def _is_label(label: object, names: list[str] | None) -> bool:
+    if names is not None:
+        return isinstance(label, int) and 0 <= label < len(names)
+    return isinstance(label, str | int)
 
 
-def _plain(labels: Any) -> list[Any]:
+def _as_list(labels: Any) -> list[Any]:
     if not isinstance(labels, Iterable):
-        raise RememberingError(f"labels are {labels!r}; give one for each image, in a list")
+        raise InvalidInputError(f"labels are {labels!r}; pass a list with one label per image")
     return labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
 
 
 def _label(label: Any, position: int, task: str) -> Label:
     if isinstance(label, str):
-        return str(label)  # numpy has strings of its own
+        return str(label)  # also converts NumPy's strings
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         return int(label)
-    raise RememberingError(
+    raise InvalidInputError(
         f"label {position} of task '{task}' is {label!r}; labels are strings or integers"
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence
+from remembering.data.images import Images, ImageSequence
 from remembering.inference.encoding import deep_features, flip_horizontally
 from remembering.inference.prediction import choose_tasks
 from remembering.inference.token_cache import TokenCache, batches
@@ -47,7 +47,7 @@ class Classified:
 def class_logits(
     state: ModelState,
     backbone: Backbone,
-    images: Tensor | list[Tensor],
+    images: Images,
     tokens: Tensor,
     adapters: Tensor,
     needs_novelty: bool = False,
@@ -153,5 +153,5 @@ def _task_scores(logits: Tensor, owner: Tensor, tasks: int) -> Tensor:
     return -(sums.log() + top)
 
 
-def _take(images: Tensor | list[Tensor], rows: Tensor) -> Tensor | list[Tensor]:
-    return [images[i] for i in rows.tolist()] if isinstance(images, list) else images[rows]
+def _take(images: Images, rows: Tensor) -> Images:
+    return images[rows] if isinstance(images, Tensor) else [images[i] for i in rows.tolist()]

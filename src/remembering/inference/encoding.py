@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remembering.adapters.lora import ActiveAdapters, Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence, LazyImages
+from remembering.data.images import ImageBatch, Images, ImageSequence, LazyImages
 from remembering.inference.token_cache import CACHE_BYTES, ShardBuffer, TokenCache
 from remembering.routing import Router
 from remembering.routing.features import extract_features
@@ -21,7 +21,7 @@ from remembering.runtime.progress import Step
 
 @torch.inference_mode()
 def encode(
-    backbone: Backbone, router: Router, first_layer: int, images: Tensor | list[Tensor]
+    backbone: Backbone, router: Router, first_layer: int, images: Images
 ) -> tuple[Tensor, Tensor]:
     """Compute router features and the tokens that enter the first adapted layer.
 
@@ -50,9 +50,11 @@ def deep_features(
     return extract_features(states, "pooled")
 
 
-def flip_horizontally(images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+def flip_horizontally(images: Images) -> Images:
     """Flip images horizontally."""
-    return [image.flip(-1) for image in images] if isinstance(images, list) else images.flip(-1)
+    if isinstance(images, ImageBatch):
+        return images.map(lambda image: image.flip(-1))
+    return images.flip(-1) if isinstance(images, Tensor) else [x.flip(-1) for x in images]
 
 
 class FlippedImages(LazyImages):
@@ -64,7 +66,7 @@ class FlippedImages(LazyImages):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: Tensor, /) -> Tensor | list[Tensor]:
+    def __getitem__(self, index: Tensor, /) -> Images:
         return flip_horizontally(self.images[index])
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence, ImagesLike, as_images
+from remembering.data.images import Images, ImageSequence, ImagesLike, as_images
 from remembering.errors import RememberingError
 from remembering.inference.classify import Classified, answer, class_logits
 from remembering.inference.encoding import encode
@@ -26,7 +26,7 @@ from remembering.state import ModelState
 class _Routed:
     """A batch of images after routing; `tasks` are positions in `state.tasks`."""
 
-    images: Tensor | list[Tensor]
+    images: Images
     features: Tensor
     tokens: Tensor
     scores: Tensor

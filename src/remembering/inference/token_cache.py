@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence
+from remembering.data.images import Images, ImageSequence
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import MmapBuffer
 
@@ -46,7 +46,7 @@ class TokenCache:
         return self.compute(self.images[index])
 
     @torch.no_grad()
-    def compute(self, images: Tensor | list[Tensor]) -> Tensor:
+    def compute(self, images: Images) -> Tensor:
         """Compute the tokens of any images."""
         return self.backbone.run(self.backbone.embed(images), stop=self.first_layer)
 

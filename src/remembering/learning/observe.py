@@ -16,7 +16,7 @@ from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.config import RouterSettings
-from remembering.data.images import ImagesLike, as_images, joined, subset
+from remembering.data.images import ImagesLike, joined, subset
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
 from remembering.inference.predict import router_features
@@ -215,7 +215,7 @@ def _collect(
     state: ModelState, backbone: Backbone, batch: Task, features: Tensor, rows: Tensor
 ) -> ModelState:
     """Add each image to the pending task that has its label; unseen labels begin a new one."""
-    images = as_images(batch.images[rows])
+    images = subset(batch.images, rows)
     features = features[rows]
     labels = [batch.labels[i] for i in rows.tolist()]
     pending = list(state.pending)

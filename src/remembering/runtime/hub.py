@@ -1,6 +1,6 @@
-"""Is the model hub there? Asked once before a download, so that offline fails in a second.
+"""Check that the model hub can be reached before a download.
 
-Left to itself, the hub's client retries for half a minute and prints each try.
+The hub's client retries for half a minute and prints every attempt; this check fails in seconds.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 
-SECONDS = 5
+TIMEOUT_SECONDS = 5
 
 
 def reachable() -> bool:
-    """Whether the hub answers at all (through a proxy, if one is set up)."""
+    """Return whether the hub responds (through a proxy, if one is configured)."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        with urllib.request.urlopen(constants.ENDPOINT, timeout=SECONDS):
+        with urllib.request.urlopen(constants.ENDPOINT, timeout=TIMEOUT_SECONDS):
             return True
     except urllib.error.HTTPError:
-        return True  # an answer, if not the page
+        return True  # the server responded, even if not with the page
     except (urllib.error.URLError, OSError):
         return False

@@ -1,7 +1,8 @@
-"""Published pickles are read, and nothing that a hostile one asks for is run."""
+"""Published pickles are read, and nothing in a hostile one is executed."""
 
 import os
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_function_call_is_refused_and_not_run(
     content = {"data": Payload(function, f"touch {mark}")}
     with pytest.raises(RememberingError, match="can be read safely") as raised:
         read_pickle(write(tmp_path, pickle.dumps(content, protocol)))
-    assert "it asks" in str(raised.value)
+    assert re.search(r"it (calls|creates an array)", str(raised.value))
     assert not mark.exists()
 
 
@@ -81,5 +82,5 @@ def test_a_function_call_is_refused_and_not_run(
     ids=lambda item: item[0],
 )
 def test_anything_else_is_refused(tmp_path: Path, content: tuple[str, bytes]) -> None:
-    with pytest.raises(RememberingError, match=r"batch is not a data file .* get the published"):
+    with pytest.raises(RememberingError, match=r"batch is not a data file .* download"):
         read_pickle(write(tmp_path, content[1]))

@@ -1,4 +1,4 @@
-"""What every data source gives: images and labels to learn from, and others to be tested on."""
+"""The contract of data sources: training and test images with labels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from remembering.data.images import ImageSequence, subset
 from remembering.data.task import Label
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError
 
-# What the part to be tested on is called in folders and datasets, the first found wins.
+# Names of the test split in folders and datasets, in order of preference.
 TEST_PARTS = ("test", "validation", "valid", "val")
 
 
@@ -29,25 +29,25 @@ class LabelledImages:
         return len(self.labels)
 
     def take(self, index: Tensor) -> LabelledImages:
-        """The part at these positions, in this order."""
+        """Return the images and labels at these positions, in this order."""
         return LabelledImages(subset(self.images, index), self.labels[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The two parts of a data set."""
+    """The training and test split of a data set."""
 
     train: LabelledImages
     test: LabelledImages
 
 
-# Reads a folder, given the classes; None for a folder that is in another layout.
+# Reads a folder for known classes; returns None if the folder is in another layout.
 Reader = Callable[[Path, tuple[Label, ...]], Splits | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set by name. Every class has images in both parts."""
+    """A named data set. Every class has images in both splits."""
 
     name: str
     train: LabelledImages
@@ -57,39 +57,48 @@ class Source:
     def __post_init__(self) -> None:
         for part, data in (("train", self.train), ("test", self.test)):
             if len(data.images) != len(data.labels):
-                raise RememberingError(
-                    f"the {part} part of '{self.name}' has {len(data.images)} images but "
-                    f"{len(data.labels)} labels; its files do not belong together, get them again"
+                raise InvalidFileError(
+                    f"the {part} split of '{self.name}' has {len(data.images)} images but "
+                    f"{len(data.labels)} labels; its files do not match, download them again"
                 )
             if len(data) and int(data.labels.min()) < 0:
-                raise RememberingError(
-                    f"the {part} part of '{self.name}' has images without a label; give each one"
+                raise InvalidFileError(
+                    f"the {part} split of '{self.name}' has images without a label; label them"
                 )
             counts = torch.bincount(data.labels, minlength=len(self.classes))
             if len(counts) > len(self.classes):
-                raise RememberingError(
-                    f"the {part} part of '{self.name}' has the label {len(counts) - 1}, but there "
-                    f"are only {len(self.classes)} classes; its files are damaged, get them again"
+                raise InvalidFileError(
+                    f"the {part} split of '{self.name}' has the label {len(counts) - 1}, but there "
+                    f"are only {len(self.classes)} classes; its files are damaged, download them "
+                    "again"
                 )
             missing = [self.classes[i] for i in (counts == 0).nonzero().flatten().tolist()]
             if missing:
-                raise RememberingError(
-                    f"the {part} part of '{self.name}' has no image of class '{missing[0]}'"
+                raise InvalidFileError(
+                    f"the {part} split of '{self.name}' has no image of class '{missing[0]}'"
                     + (f" and {len(missing) - 1} more" if missing[1:] else "")
-                    + "; every class needs images to learn from and to be tested on"
+                    + "; every class needs training and test images"
                 )
 
 
-def reason(error: BaseException) -> str:
-    """What another library raised, in one line of one message."""
-    return " ".join(str(error).split()) or type(error).__name__
+def is_present(path: Path) -> bool:
+    """Return whether there is a file of any kind; opening it tells whether it is acceptable."""
+    return path.exists() and not path.is_dir()
 
 
 def hold_out(data: LabelledImages, classes: tuple[Label, ...], where: str) -> Splits:
-    """Hold out every fifth image of each class (at least one) for testing, always the same ones.
+    """Hold out a fifth of the images of each class (at least one) for testing.
 
-    `RandomState` is frozen by NumPy for good, so the parts stay the same across versions, and
-    they never depend on the seed of a run: results of different seeds are tested alike.
+    The split does not depend on the seed of a run, so that results of different seeds share one
+    test set. NumPy guarantees the numbers of `RandomState` across versions.
+
+    Args:
+        data: All images.
+        classes: The labels that positions refer to, for error messages.
+        where: Description of the data set for error messages.
+
+    Raises:
+        InvalidFileError: If a class has fewer than two images.
     """
     random = np.random.RandomState(0)
     train: list[Tensor] = []
@@ -97,9 +106,9 @@ def hold_out(data: LabelledImages, classes: tuple[Label, ...], where: str) -> Sp
     for i, label in enumerate(classes):
         members = (data.labels == i).nonzero().flatten()
         if len(members) < 2:
-            raise RememberingError(
+            raise InvalidFileError(
                 f"class '{label}' of {where} has {len(members)} image; "
-                "give at least two, one to learn from and one to be tested on"
+                "add at least one more, to train and to test"
             )
         members = members[torch.from_numpy(random.permutation(len(members)))]
         held_out = max(1, round(len(members) / 5))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from remembering.data.images import read_image
-from remembering.data.sources.base import LabelledImages, Splits
+from remembering.data.decoding import read_image
+from remembering.data.sources.base import LabelledImages, Splits, is_present
 from remembering.data.sources.npm import Package
 from remembering.data.sources.published import CLASS_FOLDERS, Layout, Published, parquet
 from remembering.data.sources.safe_pickle import read_pickle
 from remembering.data.task import Label
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError
+from remembering.runtime.reading import read_json
 
 CIFAR100_CLASSES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
@@ -27,26 +27,26 @@ rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail 
 squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train
 trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
-HOME = "its home is www.cs.toronto.edu/~kriz/cifar.html"
+HOME = "published at www.cs.toronto.edu/~kriz/cifar.html"
 TRAIN_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 
 def read_cifar10_batches(folder: Path, classes: tuple[Label, ...]) -> Splits | None:
-    """The python version of CIFAR-10; None if no batch is there."""
+    """Read the Python version of CIFAR-10; returns None if it is not in the folder."""
     return _read_batches(folder, TRAIN_BATCHES, "test_batch", "labels")
 
 
 def read_cifar100_batches(folder: Path, classes: tuple[Label, ...]) -> Splits | None:
-    """The python version of CIFAR-100, with the 100 fine labels; None if it is not there."""
+    """Read the Python version of CIFAR-100 with its 100 fine labels; None if it is not there."""
     return _read_batches(folder, ("train",), "test", "fine_labels")
 
 
 def read_cifar10_sheets(folder: Path, classes: tuple[Label, ...]) -> Splits | None:
-    """The npm package: PNG sheets with one image per row, and labels in JSON (so misspelled)."""
+    """Read the npm package: PNG sheets with one image per row, and labels in JSON."""
     train = torch.cat([_sheet(folder / f"{batch}.png") for batch in TRAIN_BATCHES])
     test = _sheet(folder / "test_batch.png")
     train_labels, test_labels = (
-        torch.tensor(json.loads((folder / f"{part}_lables.json").read_text()))
+        torch.tensor(read_json(folder / f"{part}_lables.json"))  # the package's own spelling
         for part in ("train", "test")
     )
     return Splits(LabelledImages(train, train_labels), LabelledImages(test, test_labels))
@@ -58,11 +58,8 @@ def _sheet(path: Path) -> torch.Tensor:
 
 
 def _read_batches(folder: Path, train: tuple[str, ...], test: str, labels: str) -> Splits | None:
-    if not any((folder / name).is_file() for name in (*train, test)):
+    if not any(is_present(folder / name) for name in (*train, test)):
         return None
-    missing = [name for name in (*train, test) if not (folder / name).is_file()]
-    if missing:
-        raise RememberingError(f"{folder} has no file {missing[0]}; unpack the archive again")
     parts = [_batch(folder / name, labels) for name in train]
     return Splits(
         LabelledImages(
@@ -74,6 +71,8 @@ def _read_batches(folder: Path, train: tuple[str, ...], test: str, labels: str) 
 
 
 def _batch(path: Path, labels: str) -> LabelledImages:
+    if not is_present(path):
+        raise InvalidFileError(f"{path.parent} has no file {path.name}; unpack the archive again")
     content: dict[str, Any] = read_pickle(path)
     pixels, numbers = content.get("data"), content.get(labels)
     if (
@@ -82,11 +81,11 @@ def _batch(path: Path, labels: str) -> LabelledImages:
         or not isinstance(numbers, list)
         or not all(type(number) is int for number in numbers)
     ):
-        raise RememberingError(
-            f"{path} does not hold rows of 3072 pixels as 'data' and whole numbers as '{labels}'; "
-            "get the published file again"
+        raise InvalidFileError(
+            f"{path} does not have rows of 3072 pixels as 'data' and integers as '{labels}'; "
+            "download the published file again"
         )
-    # Red, green and blue one after another, each row by row: already the order we keep.
+    # Red, green and blue one after another, each row by row: already in our order.
     return LabelledImages(
         torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy()), torch.tensor(numbers)
     )

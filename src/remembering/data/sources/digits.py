@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 grey images of 8x8 pixels, part of the installation."""
+"""scikit-learn's handwritten digits: 1,797 grey images of 8x8 pixels, part of its installation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 import torch
 
 from remembering.data.sources.base import LabelledImages, Source, hold_out
-from remembering.errors import RememberingError
+from remembering.errors import InvalidInputError
 
 CLASSES = tuple(range(10))
 
 
 def load_digits(data: Path | None = None) -> Source:
-    """Digits, with every fifth image of each class held out; they need no `data`.
+    """Load the digits with a fifth of each class held out; pixels 0..16 are scaled to 0..255.
 
-    Pixels 0..16 are spread to 0..255.
+    Raises:
+        InvalidInputError: If a data folder is passed; there is nothing to read from it.
     """
     if data is not None:
-        raise RememberingError(
+        raise InvalidInputError(
             f"digits are part of the installation and not read from {data}; leave out --data"
         )
     from sklearn import datasets

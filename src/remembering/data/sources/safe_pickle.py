@@ -1,9 +1,9 @@
-"""Read the pickle files in which CIFAR is published, without ever running what they ask for.
+"""Read the pickle files in which CIFAR is published, without executing anything in them.
 
-A pickle is a program: it names any function of any module and calls it. Here no name leads out of
-this file. The few that the published files use (NumPy's array and its parts) are answered with
-inert stand-ins, which only keep what they are given and check it; every other name is refused
-before anything happens. NumPy is called by us alone, on bytes whose number has been checked.
+A pickle is a program that can import and call any function. Here, no name is imported. The few
+names that the published files use (NumPy's array and its parts) resolve to inert stand-ins, which
+only store and check their arguments; every other name is an error. NumPy is called by this module
+alone, on bytes whose number has been checked.
 """
 
 from __future__ import annotations
@@ -16,23 +16,30 @@ from typing import Any, Literal
 
 import numpy as np
 
-from remembering.data.sources.base import reason
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError, reason
+from remembering.runtime.reading import open_regular
+
+MAX_BYTES = 1024**3
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a file: strings, whole numbers, lists, and arrays of unsigned bytes."""
+    """Read a dictionary of strings, integers, lists, and arrays of unsigned bytes.
+
+    Raises:
+        InvalidFileError: If the file is damaged, or has any other content.
+    """
+    file = open_regular(path, MAX_BYTES)
     try:
-        with path.open("rb") as file:
+        with file:
             content = _Reader(file, encoding="bytes").load()
         if not isinstance(content, dict):
-            raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not a dictionary")
+            raise pickle.UnpicklingError(f"it is a {type(content).__name__}, not a dictionary")
         return {_text(key): _value(value) for key, value in content.items()}
-    # A damaged file can make the reader raise almost anything, a hostile one anything at all.
+    # A damaged or hostile file can make the reader raise anything.
     except Exception as error:
-        raise RememberingError(
+        raise InvalidFileError(
             f"{path} is not a data file that can be read safely ({reason(error)}); "
-            "get the published file again"
+            "download the published file again"
         ) from error
 
 
@@ -41,17 +48,17 @@ class _Reader(pickle.Unpickler):
         known: dict[tuple[str, str], Callable[..., Any]] = {
             ("numpy.core.multiarray", "_reconstruct"): _array,
             ("numpy._core.multiarray", "_reconstruct"): _array,
-            ("numpy", "ndarray"): _refuse,  # only ever named as the kind of array to make
+            ("numpy", "ndarray"): _refuse,  # only named as the type of array
             ("numpy", "dtype"): _dtype,
             ("_codecs", "encode"): _encode,
         }
         if (module, name) not in known:
-            raise pickle.UnpicklingError(f"it asks to run {module}.{name}")
+            raise pickle.UnpicklingError(f"it calls {module}.{name}")
         return _StandIn(known[module, name])
 
 
 class _StandIn:
-    """The answer to a name: can be called, and cannot be changed as a function could be."""
+    """What a name resolves to: callable, and without attributes that a pickle could set."""
 
     __slots__ = ("_make",)
 
@@ -62,11 +69,11 @@ class _StandIn:
         return self._make(*arguments)
 
     def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it asks to change a function")
+        raise pickle.UnpicklingError("it modifies a function")
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`; bytes have no order and no fields, so its state says nothing."""
+    """Stand-in for `numpy.dtype`; bytes have no order and no fields, so its state is ignored."""
 
     __slots__ = ()
 
@@ -74,16 +81,16 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for an array that NumPy has pickled; its state holds shape and bytes."""
+    """Stand-in for a pickled NumPy array; its state has the shape and the bytes."""
 
     __slots__ = ("values",)
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, values = state
         if not (isinstance(dtype, _Dtype) and isinstance(values, bytes)):
-            raise pickle.UnpicklingError("it holds an array of something other than plain bytes")
+            raise pickle.UnpicklingError("it has an array of something other than bytes")
         if math.prod(shape) != len(values):
-            raise pickle.UnpicklingError(f"it holds {len(values)} values for the shape {shape}")
+            raise pickle.UnpicklingError(f"it has {len(values)} values for the shape {shape}")
         order: Literal["F", "C"] = "F" if fortran else "C"
         self.values = np.frombuffer(values, np.uint8).reshape(shape, order=order)
 
@@ -93,24 +100,24 @@ def _array(kind: Any, shape: Any, code: Any) -> _Array:
 
 
 def _refuse(*arguments: Any) -> None:
-    raise pickle.UnpicklingError("it asks for an array in a way the published files do not")
+    raise pickle.UnpicklingError("it creates an array in another way than the published files")
 
 
 def _dtype(code: Any, align: Any = False, copy: Any = True) -> _Dtype:
     if _text(code) != "u1":
-        raise pickle.UnpicklingError(f"it holds an array of {_text(code)}, not of unsigned bytes")
+        raise pickle.UnpicklingError(f"it has an array of {_text(code)}, not of unsigned bytes")
     return _Dtype()
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    # How Python 3 writes bytes in the protocols of Python 2.
+    # Python 3 writes bytes like this in the protocols of Python 2.
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it holds bytes encoded as {encoding}")
+        raise pickle.UnpicklingError(f"it has bytes encoded as {encoding}")
     return text.encode("latin1")
 
 
 def _text(value: Any) -> str:
-    # The strings of Python 2 arrive as bytes.
+    # Strings of Python 2 are read as bytes.
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 

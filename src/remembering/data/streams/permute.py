@@ -1,4 +1,4 @@
-"""Permutation streams: the same images in every task, with the pixels in another order."""
+"""Permutation streams: every task has the same images, with the pixels in another order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from torch import Tensor
 from remembering.data.images import Subset
 from remembering.data.sources.base import LabelledImages, Source
 from remembering.data.streams.stream import Stream, TaskData, as_task
-from remembering.errors import RememberingError
+from remembering.errors import InvalidInputError
 from remembering.runtime.seeding import permutation
 
 
 class PermutedImages(Subset):
-    """Some images in a given order, their pixels moved when they are asked for.
+    """Images whose pixels are permuted on access; the channels of a pixel stay together.
 
-    Fifty tasks share the pixels of one data set instead of holding fifty copies. The channels of
-    a pixel stay together.
+    All tasks of a stream share the pixels of one data set.
     """
 
     def __init__(self, images: Tensor, index: Tensor, pixels: Tensor):
@@ -29,18 +28,27 @@ class PermutedImages(Subset):
 
 
 def permute(source: Source, tasks: int, seed: int) -> Stream:
-    """One random order of the pixels per task, the same for its train and test images.
+    """Create tasks that differ in one random permutation of the pixels each.
 
-    Every task has all classes under the same labels. Every task is permuted, the first too.
+    A task uses the same permutation for training and test images. Every task has all classes,
+    under the same labels; the first task is permuted, too.
+
+    Args:
+        source: A data set of images of one size.
+        tasks: The number of tasks.
+        seed: Determines the permutations and the order of the test images.
+
+    Raises:
+        InvalidInputError: If there are no tasks, or image sizes may differ.
     """
     if tasks < 1:
-        raise RememberingError(f"a stream of {tasks} permutations is asked for; give 1 or more")
+        raise InvalidInputError(f"the number of permutation tasks is {tasks}; use 1 or more")
     train, test = _tensors(source)
     names = [f"permutation {i + 1}" for i in range(tasks)]
     stream: list[TaskData] = []
     for i, name in enumerate(names):
         pixels = permutation(train.shape[2] * train.shape[3], seed, "permute", i)
-        # Only the order of the test images matters: training mixes them anew in every epoch.
+        # Training shuffles in every epoch, so only the order of the test images matters.
         index = torch.arange(len(train)), permutation(len(test), seed, "permute test", i)
         parts = (
             LabelledImages(PermutedImages(train, index[0], pixels), source.train.labels),
@@ -53,13 +61,13 @@ def permute(source: Source, tasks: int, seed: int) -> Stream:
 def _tensors(source: Source) -> tuple[Tensor, Tensor]:
     train, test = source.train.images, source.test.images
     if not isinstance(train, Tensor) or not isinstance(test, Tensor):
-        raise RememberingError(
-            f"the images of '{source.name}' are read from files one by one and may differ in size; "
+        raise InvalidInputError(
+            f"the images of '{source.name}' are decoded one by one and may differ in size; "
             "permute a data set of images of one size, such as mnist"
         )
     if train.shape[1:] != test.shape[1:]:
-        raise RememberingError(
-            f"the train images of '{source.name}' are {tuple(train.shape[1:])} but its test images "
-            f"{tuple(test.shape[1:])}; a permutation needs one size"
+        raise InvalidInputError(
+            f"the training images of '{source.name}' have the shape {tuple(train.shape[1:])} but "
+            f"its test images {tuple(test.shape[1:])}; a permutation needs one size"
         )
     return train, test

@@ -1,4 +1,4 @@
-"""Streams of whole data sets, one after another."""
+"""Domain streams: whole data sets, one after another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from remembering.data.streams.stream import Stream, TaskData, as_task, distinct,
 
 
 def sequence(sources: Sequence[Source], seed: int) -> Stream:
-    """One task per data set, in the order given; the seed mixes the test images.
+    """Create one task per data set; labels are kept and may recur in a later task.
 
-    Labels stay as they are, and may come back in a later task.
+    Args:
+        sources: The data sets, in order.
+        seed: Determines the order of the test images.
     """
     names = distinct(source.name for source in sources)
     return Stream(

@@ -1,4 +1,4 @@
-"""A stream: the tasks that come one after another, each with images to be tested on."""
+"""The contract of task streams, and helpers that several kinds of stream share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from remembering.data.sources.base import LabelledImages, Source
 from remembering.data.task import Label, Task
-from remembering.errors import RememberingError
+from remembering.errors import InvalidInputError
 from remembering.runtime.seeding import permutation
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """What a task is learned from and what it is tested on."""
+    """Training and test images of one task; every class of the test images is trained."""
 
     train: Task
     test: Task
@@ -25,9 +25,9 @@ class TaskData:
         self.train.check_learnable()
         unknown = set(self.test.classes) - set(self.train.classes)
         if unknown:
-            raise RememberingError(
-                f"task '{self.train.name}' is tested on class '{min(map(str, unknown))}' but has "
-                "no image of it to learn from; add some or leave it out of the test"
+            raise InvalidInputError(
+                f"task '{self.train.name}' is tested on class '{min(map(str, unknown))}', which "
+                "has no training images; add some or leave the class out of the test"
             )
 
 
@@ -40,27 +40,27 @@ class Stream:
 
     def __post_init__(self) -> None:
         if not self.tasks:
-            raise RememberingError(f"stream '{self.name}' has no tasks; give it at least one")
+            raise InvalidInputError(f"stream '{self.name}' has no tasks; add at least one")
         names = [task.train.name for task in self.tasks]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise RememberingError(
-                f"stream '{self.name}' has two tasks named '{twice}'; give each its own name"
+            raise InvalidInputError(
+                f"stream '{self.name}' has two tasks named '{twice}'; use unique names"
             )
 
 
 def shuffled(data: LabelledImages, seed: int, *purpose: str | int) -> LabelledImages:
-    """Mixed, so that consecutive images are of different classes where files come sorted."""
+    """Shuffle images, so that consecutive ones differ in class even if files are sorted."""
     return data.take(permutation(len(data), seed, *purpose))
 
 
 def as_task(name: str, data: LabelledImages, classes: tuple[Label, ...]) -> Task:
-    """A task with the labels of `classes` in place of their positions."""
+    """Create a task, with positions replaced by the labels in `classes`."""
     return Task(name, data.images, [classes[i] for i in data.labels.tolist()])
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """The names, with a number added to one that was there before."""
+    """Append a number to every name that occurred before."""
     result: list[str] = []
     for name in names:
         number, candidate = 2, name
@@ -71,10 +71,19 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def limit(source: Source, per_class: int | None, test_per_class: int | None, seed: int) -> Source:
-    """At most so many images of each class; None keeps all.
+    """Limit the number of images per class.
 
-    A smaller limit takes a part of what a larger one takes, and which images are taken does not
-    depend on how a stream orders the classes.
+    The images of a smaller limit are a subset of those of a larger one, and do not depend on how
+    a stream orders the classes.
+
+    Args:
+        source: The data set.
+        per_class: Largest number of training images per class. If None, all are kept.
+        test_per_class: The same for test images.
+        seed: Determines which images are kept.
+
+    Raises:
+        InvalidInputError: If a limit is less than 1.
     """
     return Source(
         source.name,
@@ -90,13 +99,13 @@ def _limit(
     if per_class is None:
         return data
     if per_class < 1:
-        raise RememberingError(
-            f"the limit of {part} images per class is {per_class}; give 1 or more"
+        raise InvalidInputError(
+            f"the limit of {part} images per class is {per_class}; it must be at least 1"
         )
     kept: list[Tensor] = []
     for label in range(classes):
         members = (data.labels == label).nonzero().flatten()
         order = permutation(len(members), seed, "limit", part, label)
         kept.append(members[order[:per_class]])
-    # In the order of the source, so that a limit that cuts nothing changes nothing.
+    # In the order of the source, so that a limit that removes nothing changes nothing.
     return data.take(torch.cat(kept).sort().values)

@@ -37,9 +37,10 @@ def model(digits: list[Task]) -> RememberingTransformer:
     return model
 
 
-def inverted(task: Task, name: str) -> Task:
+def inverted(tasks: list[Task], name: str) -> Task:
     """The same digits, dark on bright and turned upside down: another domain."""
-    return Task(name, 255 - torch.as_tensor(task.images).flip(2), task.labels)
+    images = torch.cat([255 - torch.as_tensor(task.images).flip(2) for task in tasks])
+    return Task(name, images, [label for task in tasks for label in task.labels])
 
 
 def test_tasks_of_one_domain_share_an_adapter_and_another_domain_gets_its_own(
@@ -47,7 +48,7 @@ def test_tasks_of_one_domain_share_an_adapter_and_another_domain_gets_its_own(
 ) -> None:
     assert [task.adapter for task in model.tasks] == [0, 0, 0]
     other = RememberingTransformer(model.backbone, state=model.state)
-    other.learn(inverted(digits[3], "inverted"))
+    other.learn(inverted(digits[3:], "inverted"))
     assert [task.adapter for task in other.tasks] == [0, 0, 0, 3]
     assert len(model.tasks) == 3, "the first model is unchanged"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import joined, subset
+from remembering.data.images import ImageSequence, joined, subset
 from remembering.errors import RememberingError
 from remembering.inference.encoding import FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
@@ -86,7 +86,9 @@ def consolidate(
     kept = _KeptImages.of(state, adapter)
     uses_flip, settings = reference.classifier.uses_flip, state.settings
     layers, first_layer = settings.classifier.layers, settings.first_layer
-    views = [kept.images, FlippedImages(kept.images)] if uses_flip else [kept.images]
+    views: list[ImageSequence] = [kept.images]
+    if uses_flip:
+        views.append(FlippedImages(kept.images))
     tokens = TokenCache(backbone, joined(views), first_layer).filled(current())
     old = deep_task_features(tokens, layers, reference.adapter)
     columns = kept.columns.repeat(len(views))

@@ -20,7 +20,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
 from remembering.errors import RememberingError
-from remembering.inference.classify import adapter_logits
+from remembering.inference.classify import adapter_outputs
 from remembering.inference.predict import layers_run
 from remembering.inference.prediction import choose_tasks
 from remembering.learning import algorithm, training
@@ -209,8 +209,10 @@ def test_adapters_above_the_router_need_one_pass(backbone: Backbone) -> None:
         prediction = model.predict(images)
         for number in set(prediction.adapters.tolist()):
             rows = prediction.adapters == number
-            alone = adapter_logits(model.state, backbone, images[rows], number).exp()
-            torch.testing.assert_close(prediction.probabilities[rows], alone)
+            logits = adapter_outputs(model.state, backbone, images[rows], number)
+            columns = [model.classes.index(label) for label in model.state.heads[number].classes]
+            alone = prediction.probabilities[rows][:, columns]
+            torch.testing.assert_close(alone, logits.softmax(1))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     others = {other.name: other for other in model.tasks if other is not record}
     shared = [other.name for other in others.values() if other.adapter == record.adapter]
     images = make_task(3).images
-    answers, classes = adapter_logits(model.state, backbone, images, 3), model.classes
+    answers = adapter_outputs(model.state, backbone, images, 3)
     gone = model.forget("task 1")
     assert gone.task == record
     assert gone.shared_with == tuple(shared)
@@ -359,9 +361,7 @@ def test_forgetting_leaves_the_rest_as_it_was(capacity: int | None, backbone: Ba
     after = tensors(model)
     assert after.keys() < before.keys()
     assert all(torch.equal(before[key], value) for key, value in after.items())
-    columns = [classes.index(label) for label in model.classes]
-    after_logits = adapter_logits(model.state, backbone, images, 3)
-    assert torch.equal(after_logits, answers[:, columns])
+    assert torch.equal(adapter_outputs(model.state, backbone, images, 3), answers)
     assert model.predict(images).scores.shape == (12, 3)
     model.learn(make_task(1, ("a1", "b1")))
     with pytest.raises(RememberingError, match=r"no task 'x'.*'task 0'"):

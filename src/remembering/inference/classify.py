@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,32 @@ def class_logits(
         probabilities = state.stacked_heads.probabilities(backbone, last, adapters).cpu()
         return Classified(probabilities.log(), torch.zeros_like(adapters))
     features = _features(state, backbone, tokens, adapters)
+
+    def flipped(rows: Tensor) -> Tensor:
+        again = backbone.embed(flip_horizontally(_take(images, rows)))
+        again = backbone.run(again, stop=settings.first_layer)
+        return _features(state, backbone, again, adapters[rows])
+
+    return classify_features(state, features, flipped, adapters, needs_novelty)
+
+
+@torch.inference_mode()
+def classify_features(
+    state: ModelState,
+    features: Tensor,
+    flipped: Callable[[Tensor], Tensor],
+    adapters: Tensor,
+    needs_novelty: bool = False,
+) -> Classified:
+    """Run the gaussian classifiers on features.
+
+    Args:
+        state: What was learned.
+        features: (n, features), each under the image's adapter.
+        flipped: Returns the features of the flipped images at some rows, for second views.
+        adapters: Number of each image's adapter, (n,).
+        needs_novelty: Whether to compute p-values.
+    """
     logits = torch.full((len(adapters), len(state.columns.label)), -torch.inf).double()
     p_values = torch.ones(len(adapters), dtype=torch.float64)
     for number in adapters.unique().tolist():
@@ -77,13 +103,9 @@ def class_logits(
         own = classifier.class_logits(features[rows]).cpu()
         if needs_novelty:
             p_values[rows] = classifier.novelty(features[rows]).cpu()
-        second = rows[_margins(own) < classifier.margin_threshold]
-        if classifier.uses_flip and len(second):
-            flipped = flip_horizontally(_take(images, second))
-            again = backbone.run(backbone.embed(flipped), stop=settings.first_layer)
-            other = classifier.class_logits(_features(state, backbone, again, adapters[second]))
-            small = (_margins(own) < classifier.margin_threshold).nonzero().flatten()
-            own[small] = (own[small] + other.cpu()) / 2
+        small = (_margins(own) < classifier.margin_threshold).nonzero().flatten()
+        if classifier.uses_flip and len(small):
+            own[small] = (own[small] + classifier.class_logits(flipped(rows[small])).cpu()) / 2
         columns = (state.columns.adapter == number).nonzero().flatten()
         logits[rows[:, None], columns] = own
     return Classified(logits, torch.zeros_like(adapters), p_values if needs_novelty else None)
@@ -111,25 +133,36 @@ def answer(
     return probabilities, columns.task[posterior.argmax(1)]
 
 
-def adapter_logits(
+@torch.inference_mode()
+def adapter_outputs(
     state: ModelState,
     backbone: Backbone,
     images: ImageSequence,
     adapter: int,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> Tensor:
-    """Return `Classified.logits` of images under one adapter.
+    """Return what the classifier of one adapter reads of images, or with heads its logits.
 
     Each process computes a share, so all of them must call this.
+
+    Returns:
+        Features (n, features), or logits (n, classes of the adapter's head).
     """
-    cache = TokenCache(backbone, images, state.settings.first_layer)
+    settings, weights = state.settings, state.adapters[adapter]
+    cache = TokenCache(backbone, images, settings.first_layer)
 
     def run(index: Tensor) -> Tensor:
-        batch = images[index]
-        numbers = torch.full((len(index),), adapter)
-        return class_logits(state, backbone, batch, cache.compute(batch), numbers).logits
+        active, start = weights.active(), settings.first_layer
+        if settings.classifier.kind == "gaussian":
+            layers = settings.classifier.layers
+            return deep_features(backbone, cache[index], layers, start, active)
+        last = backbone.finish(cache[index], start=start, adapters=active)
+        return state.heads[adapter].logits(backbone, last)
 
-    return distributed.rows(batches(len(images)), run)
+    outputs = distributed.rows(batches(len(images)), run)
+    if settings.classifier.kind == "head":
+        outputs = outputs[:, state.heads[adapter].columns]
+    return outputs.cpu()
 
 
 def _features(state: ModelState, backbone: Backbone, tokens: Tensor, adapters: Tensor) -> Tensor:

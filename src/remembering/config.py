@@ -88,8 +88,9 @@ class ClassifierSettings:
         layers: Layers whose CLS and mean tokens are the features. If empty, five layers from a
             third of the depth to the last.
         shrinkage: Weight of the diagonal in the covariance, in units of the number of features.
-        replay: Feature vectors kept per task to fit a logit correction between the classes of
-            different tasks. 0: no correction; only the few vectors for calibration are kept.
+        replay: Feature vectors held out per task, at most a sixth of its images, to fit a logit
+            correction between the classes of different tasks. 0: no correction; only the few
+            vectors for calibration are held out.
         second_view: Share of images, those with the smallest margins, that are also classified by
             their horizontal flip. 0: none. 1: all.
     """

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.routing import ROUTERS, Router, make_router
 from remembering.routing.reconstruction import linear_errors
@@ -150,7 +150,8 @@ def test_fitting_a_few_rows_at_a_time_is_fitting_all_at_once(
 
 @pytest.mark.parametrize("kind", ROUTERS)
 @pytest.mark.parametrize(
-    ("tokens", "width"), [("mean", 2 * 5), ("flat", 2 * 5 * 8), ("pooled", 2 * 2 * 8)]
+    ("tokens", "width"),
+    [("mean", 2 * 5), ("flat", 2 * 5 * 8), ("pooled", 2 * 2 * 8), ("moments", 2 * 2 * 8)],
 )
 def test_features_of_several_states_stand_side_by_side(kind: str, tokens: str, width: int) -> None:
     made = make_router(RouterSettings(kind=kind, tokens=tokens, layers=(0, 2)))  # type: ignore[arg-type]
@@ -170,10 +171,15 @@ def test_the_paper_s_features_are_the_sigmoid_of_the_token_means() -> None:
 @pytest.mark.parametrize(
     ("depth", "layers"), [(1, (1,)), (6, (2, 3, 4, 5, 6)), (12, (4, 6, 8, 10, 12))]
 )
-def test_what_is_left_open_suits_the_kind(depth: int, layers: tuple[int, ...]) -> None:
-    assert RouterSettings().resolved(depth).layers == layers
-    assert RouterSettings("subspace").resolved(depth).layers == (0,)
-    assert RouterSettings(layers=(1,)).resolved(depth).layers == (1,)
+def test_the_classifier_reads_deep_layers(depth: int, layers: tuple[int, ...]) -> None:
+    assert ClassifierSettings().resolved(depth).layers == layers
+    assert ClassifierSettings(layers=(1,)).resolved(depth).layers == (1,)
+
+
+def test_the_router_reads_the_layers_below_the_adapters() -> None:
+    assert RouterSettings().resolved(first_layer=2).layers == (1, 2)
+    assert RouterSettings().resolved(first_layer=0).layers == (0,)
+    assert RouterSettings("subspace").resolved(first_layer=2).layers == (0,)
 
 
 @settings(max_examples=30)

@@ -27,13 +27,11 @@ class Covariance:
         scatter: W = Σ (x − μ)(x − μ)ᵀ, (dim, dim).
         count: Number of samples N.
         shrinkage: Weight c of the diagonal: Σ = (W + c · dim · diag(W) / N) / (N + c · dim).
-        views: Views of each image among the samples; leaving an image out removes all of them.
     """
 
     scatter: Tensor
     count: float
     shrinkage: float = 1.0
-    views: int = 1
 
     @property
     def prior(self) -> float:
@@ -58,38 +56,6 @@ class Covariance:
     def whiten(self, x: Tensor) -> Tensor:
         """Transform x to the coordinates in which Σ is the identity."""
         return x @ self.factor.mT
-
-    def leave_one_out_distances(
-        self, x: Tensor, means: Tensor, owner: Tensor, counts: Tensor
-    ) -> Tensor:
-        """Return squared distances of x to all means, as if x had not been part of the sums.
-
-        Leaving one image out is a rank-one update with a closed form (Sherman and Morrison, 1950).
-
-        Args:
-            x: (n, dim).
-            means: Whitened means, (m, dim).
-            owner: Index of the mean that each x is part of, (n,).
-            counts: Number of images behind that mean, (n,).
-
-        Returns:
-            Distances (n, m).
-        """
-        z = self.whiten(x)
-        residual = z - means[owner]
-        # Without v views of an image, W loses a · r rᵀ with a = v n / (n − v), if the views are
-        # alike; in whitened coordinates Σ is (W + prior) / weight.
-        weight = self.count + self.prior
-        rest = (counts - self.views).clamp_min(1)
-        gain = self.views * counts / rest / weight
-        leverage = residual.square().sum(1)
-        scale = gain / (1 - gain * leverage).clamp_min(1e-6)
-        along = (z * residual).sum(1, keepdim=True) - residual @ means.mT
-        distances = _squared_distances(z, means) + scale[:, None] * along.square()
-        grown = (counts / rest).square()  # x − μ grows when μ moves away from x
-        rows = torch.arange(len(x), device=x.device)
-        distances[rows, owner] = grown * (leverage + scale * leverage.square())
-        return distances
 
 
 class ClassGaussians:
@@ -161,17 +127,17 @@ class ClassGaussians:
 
     @cached_property
     def _calibration(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Calibration features of all tasks, their classes, and leave-one-out distances."""
+        """Calibration features of all tasks, their classes, and squared distances to all classes.
+
+        The images are not part of the sums, so these are distances of images not learned from.
+        """
         share = max(4, self.max_calibration // len(self.experts))
         starts = [0, *itertools.accumulate(len(expert["counts"]) for expert in self.experts)]
         every = math.ceil(len(self.experts) * share / self.max_calibration)
         used = list(zip(self.experts, starts, strict=False))[::every]
         x = torch.cat([expert["calibration_features"][:share] for expert, _ in used]).double()
         owner = torch.cat([e["calibration_targets"][:share] + start for e, start in used])
-        distances = self.covariance.leave_one_out_distances(
-            x, self._whitened, owner, self.counts[owner]
-        )
-        return x, owner, distances
+        return x, owner, _squared_distances(self.covariance.whiten(x), self._whitened)
 
     def best_temperature(self) -> float:
         """Return the T ≥ 1 that maximises the likelihood of the calibration images.
@@ -179,6 +145,8 @@ class ClassGaussians:
         With about as many features as images, Gaussians are overconfident.
         """
         _, owner, distances = self._calibration
+        if not len(owner):
+            return self.temperature
 
         @cache
         def loss(i: int) -> float:
@@ -195,7 +163,7 @@ class ClassGaussians:
         return TEMPERATURES[best]
 
     def fit_correction(self) -> Tensor:
-        """Fit the logit correction on the calibration images, with leave-one-out logits."""
+        """Fit the logit correction on the calibration images."""
         x, owner, distances = self._calibration
         logits, whitened = -distances / (2 * self.temperature), self.covariance.whiten(x)
         correction = fit_logit_correction(logits, whitened, owner)
@@ -203,7 +171,7 @@ class ClassGaussians:
 
     @cached_property
     def calibration_margins(self) -> Tensor:
-        """Leave-one-out margins of the calibration images, sorted."""
+        """Margins of the calibration images, sorted."""
         distances = self._calibration[2]
         if distances.shape[1] < 2:
             return distances.new_full((len(distances),), math.inf)
@@ -212,39 +180,43 @@ class ClassGaussians:
 
     @cached_property
     def calibration_scores(self) -> Tensor:
-        """Leave-one-out OOD scores of the calibration images, sorted."""
-        x, owner, distances = self._calibration
-        background, centre = self._background
-        total = self.counts.sum().expand(len(x))
-        zero = torch.zeros_like(owner)
-        to_background = background.leave_one_out_distances(
-            x, background.whiten(centre[None]), zero, total
-        )[:, 0]
-        return (distances.min(1).values - to_background).sort().values
+        """OOD scores of the calibration images, sorted."""
+        return self.ood_scores(self._calibration[0]).sort().values
 
 
-def class_sums(features: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the number of images of each class (classes,) and their sums (classes, dim)."""
-    counts = torch.bincount(targets, minlength=classes).double()
+def class_sums(
+    features: Tensor, targets: Tensor, rows: Tensor, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the number of images of each class (classes,) and their sums (classes, dim).
+
+    Args:
+        features: (n, dim).
+        targets: Class indices, (n,).
+        rows: Mask of the images that count, (n,).
+        classes: Number of classes.
+    """
+    counts = torch.bincount(targets[rows], minlength=classes).double()
     sums = counts.new_zeros(classes, features.shape[1])
-    for x, y in _chunks(features, targets):
-        sums.index_add_(0, y, x.double())
+    for x, y, counted in _chunks(features, targets, rows):
+        sums.index_add_(0, y[counted], x[counted].double())
     return counts, sums
 
 
-def scatter_within(features: Tensor, targets: Tensor, means: Tensor) -> Tensor:
-    """Return Σ (x − μ)(x − μ)ᵀ over all images, with μ the mean of an image's class: (dim, dim)."""
+def scatter_within(features: Tensor, targets: Tensor, rows: Tensor, means: Tensor) -> Tensor:
+    """Return Σ (x − μ)(x − μ)ᵀ (dim, dim) over the masked images, with μ the mean of the class."""
     scatter = means.new_zeros(means.shape[1], means.shape[1])
-    for x, y in _chunks(features, targets):
-        residual = x.double() - means[y]
+    for x, y, counted in _chunks(features, targets, rows):
+        residual = x[counted].double() - means[y[counted]]
         scatter.addmm_(residual.mT, residual)
     return scatter
 
 
-def _chunks(features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(
+    features: Tensor, targets: Tensor, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Iterate over a few rows at a time: all of them in float64 may not fit into memory."""
     size = chunk_rows(features.shape[1])
-    return zip(features.split(size), targets.split(size), strict=True)
+    return zip(features.split(size), targets.split(size), rows.split(size), strict=True)
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from remembering.routing.class_gaussians import (
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
 CALIBRATION_FIRST, CALIBRATION_LATER = 128, 32
-"""Feature vectors of the first and of each later task that calibrate temperature, p-values and
-margins."""
+"""Images of the first and of each later task that calibrate temperature, p-values and margins."""
+CALIBRATION_SHARE = 6
+"""At most one image in this many is held out for calibration."""
 CALIBRATION_MAX = 4096
 """Upper bound on the calibration vectors of all tasks together."""
 REPLAY_MAX = 16384
@@ -84,6 +85,7 @@ class GaussianRouter(Router):
             distributed: The processes that fit together.
             flipped: Features of the horizontally flipped images: further samples of the classes.
             calibration: Positions of images that may be kept for calibration; all by default.
+                These images are not part of the sums.
         """
         dim = features.shape[1]
         if dim > MAX_DIM:
@@ -91,33 +93,49 @@ class GaussianRouter(Router):
                 f"the gaussian router cannot read {dim} features (at most {MAX_DIM}); use fewer "
                 'router.layers or router.tokens = "pooled"'
             )
+        held_out = self._held_out(targets, rng, calibration).to(features.device)
         targets = targets.to(features.device)
         start = distributed.start(len(features))
         local = targets[start : start + len(features)]
+        here = held_out[(held_out >= start) & (held_out < start + len(features))] - start
+        rows = torch.ones(len(features), dtype=torch.bool, device=features.device)
+        rows[here] = False
         views = [features] if flipped is None else [features, flipped]
         classes = int(targets.max()) + 1
-        parts = [class_sums(view, local, classes) for view in views]
+        parts = [class_sums(view, local, rows, classes) for view in views]
         counts, sums = (
             distributed.all_reduce(sum(part, torch.zeros_like(part[0])))
             for part in zip(*parts, strict=True)
         )
         means = sums / counts[:, None]
-        scatters = [scatter_within(view, local, means) for view in views]
-        scatter = distributed.all_reduce(sum(scatters, torch.zeros_like(scatters[0])))
-        count = CALIBRATION_LATER if self.experts else CALIBRATION_FIRST
-        count = max(count, getattr(self.settings, "replay", 0))
-        allowed = torch.arange(len(targets)) if calibration is None else calibration
-        chosen = allowed[torch.randperm(len(allowed), generator=rng)[:count]].sort().values
-        chosen = chosen.to(features.device)
-        here = chosen[(chosen >= start) & (chosen < start + len(features))] - start
+        scatters = [scatter_within(view, local, rows, means) for view in views]
         return {
             "counts": counts,
             "sums": sums,
-            "scatter": scatter,
+            "scatter": distributed.all_reduce(sum(scatters, torch.zeros_like(scatters[0]))),
             "views": torch.tensor(len(views)),
             "calibration_features": distributed.all_gather(features[here].half()),
-            "calibration_targets": targets[chosen],
+            "calibration_targets": targets[held_out],
         }
+
+    def _held_out(self, targets: Tensor, rng: torch.Generator, allowed: Tensor | None) -> Tensor:
+        """Choose the calibration images: a share of the task that leaves two images per class."""
+        most = CALIBRATION_LATER if self.experts else CALIBRATION_FIRST
+        size = min(max(most, self._replay), len(targets) // CALIBRATION_SHARE)
+        allowed = torch.arange(len(targets)) if allowed is None else allowed
+        order = allowed[torch.randperm(len(allowed), generator=rng)]
+        remaining = torch.bincount(targets).tolist()
+        chosen: list[int] = []
+        for position in order.tolist():
+            label = int(targets[position])
+            if len(chosen) < size and remaining[label] > 2:
+                remaining[label] -= 1
+                chosen.append(position)
+        return torch.tensor(chosen, dtype=torch.long).sort().values
+
+    @property
+    def _replay(self) -> int:
+        return getattr(self.settings, "replay", 0)
 
     def with_expert(self, task: int, expert: Expert) -> Self:
         kept = {k: v for k, v in expert.items() if k not in ("scatter", "views")}
@@ -135,7 +153,7 @@ class GaussianRouter(Router):
         if tasks <= REFIT_ALWAYS or tasks % (tasks // 16) == 0:
             temperature = router._gaussians.best_temperature()
             router = router._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
-        if getattr(self.settings, "replay", 0):
+        if self._replay:
             router = router._with_shared(logit_correction=router._gaussians.fit_correction())
         return router
 
@@ -143,7 +161,7 @@ class GaussianRouter(Router):
         """Return a router with the temperature, and the logit correction, fitted again."""
         temperature = self._gaussians.best_temperature()
         router = self._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
-        if getattr(self.settings, "replay", 0):
+        if self._replay:
             router = router._with_shared(logit_correction=router._gaussians.fit_correction())
         return router
 
@@ -167,13 +185,14 @@ class GaussianRouter(Router):
     def refined(self, task: int, features: Tensor, targets: Tensor) -> Self:
         """Add inputs to the sums of a task, as if they had been part of it."""
         expert, targets = self.experts[task], targets.to(features.device)
-        counts, sums = class_sums(features, targets, len(expert["counts"]))
+        rows = torch.ones(len(features), dtype=torch.bool, device=features.device)
+        counts, sums = class_sums(features, targets, rows, len(expert["counts"]))
         before, after = expert["counts"], expert["counts"] + counts
         means = sums / counts.clamp_min(1)[:, None]
         # The two parts of a class also scatter about their common mean (Chan et al., 1979).
         weight = (before * counts / after).sqrt()[:, None]
         apart = (means - expert["sums"] / before[:, None]) * weight
-        within = scatter_within(features, targets, means)
+        within = scatter_within(features, targets, rows, means)
         scatter = self.shared["scatter"] + within + apart.mT @ apart
         shared = {**self.shared, "scatter": scatter, "count": self.shared["count"] + counts.sum()}
         refined = {**expert, "counts": after, "sums": expert["sums"] + sums}
@@ -211,10 +230,8 @@ class GaussianRouter(Router):
     def _covariance(self) -> Covariance:
         if self._known_covariance is not None:
             return self._known_covariance
-        shared, shrinkage = self.shared, self.settings.shrinkage
-        return Covariance(
-            shared["scatter"], float(shared["count"]), shrinkage, int(shared["views"])
-        )
+        shared = self.shared
+        return Covariance(shared["scatter"], float(shared["count"]), self.settings.shrinkage)
 
     @cached_property
     def _gaussians(self) -> ClassGaussians:
@@ -223,7 +240,7 @@ class GaussianRouter(Router):
             self._covariance,
             temperature=float(self.shared.get("temperature", 1.0)),
             logit_correction=self.shared.get("logit_correction"),
-            max_calibration=REPLAY_MAX if getattr(self.settings, "replay", 0) else CALIBRATION_MAX,
+            max_calibration=REPLAY_MAX if self._replay else CALIBRATION_MAX,
         )
 
 

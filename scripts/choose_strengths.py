@@ -6,7 +6,7 @@
 
 The experiment's own settings, in class orders that no result uses (seeds 10 and 11): some training
 images of each class are learned, 30 others are asked about after the last task. Test images are
-not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/rivals.md.
+not opened. Prints a Markdown table; the best of each method is bold. Figures are in docs/baselines.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import torch
 
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
-from remembering.baselines.base import accuracy
 from remembering.baselines.features import FeatureCache
 from remembering.baselines.lwf import LwF
 from remembering.data.sources import load
@@ -29,8 +28,8 @@ from remembering.data.streams.permute import permute
 from remembering.data.streams.split import split
 from remembering.data.streams.stream import Stream
 from remembering.data.task import Task
-from remembering.evaluation.metrics import mean
-from remembering.experiments.methods import CONTESTANTS
+from remembering.evaluation.metrics import accuracy, mean
+from remembering.experiments.methods import METHODS as KNOWN
 from remembering.experiments.spec import Experiment, find
 from remembering.learning.training import TrainingSet
 from remembering.runtime.seeding import permutation
@@ -128,12 +127,14 @@ def _try(
         for seed, stream in streams.items():
             epochs = experiment.epochs(len(stream.tasks))
             settings = replace(experiment.learning, epochs=epochs, seed=seed)
-            given = CONTESTANTS[name.split(",")[0]].options(options, stream)
-            learner = METHODS[name](backbone, settings, cache, **given)
+            values = KNOWN[name.split(",")[0]].options(options, stream)
+            learner = METHODS[name](backbone, settings, cache, **values)
             for data in stream.tasks:
                 learner.learn(data.train)
             asked = [data.test for data in stream.tasks]
-            scores.append(mean([accuracy(learner.predict(t.images), t.labels) for t in asked]))
+            scores.append(
+                mean([accuracy(learner.predict(t.images).labels, t.labels) for t in asked])
+            )
         reached.append(scores)
     best = max(mean(scores) for scores in reached)
     for options, scores in zip(grid, reached, strict=True):

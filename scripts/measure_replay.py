@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
-from remembering.baselines.base import accuracy
-from remembering.experiments.run import MODEL, make_stream, read_config
+from remembering.evaluation.metrics import accuracy
+from remembering.experiments.folder import read_config
+from remembering.experiments.spec import MODEL
+from remembering.experiments.stream import make_stream
 from remembering.inference.encoding import encode_task
 from remembering.model import RememberingTransformer
 from remembering.routing import make_router
@@ -47,7 +49,7 @@ def _spread(values: tuple[float, ...]) -> str:
 def _measure(run: Path, keeps: list[int]) -> Iterator[tuple[int, float, float]]:
     """For each number of vectors: percentages of single test images, mean over tasks."""
     model = RememberingTransformer.load(run / MODEL)
-    stream = make_stream(read_config(run))
+    stream = make_stream(read_config(run).settings)
     first, settings = model.settings.first_layer, model.settings
 
     def seen(images):  # type: ignore[no-untyped-def]

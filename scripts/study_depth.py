@@ -20,10 +20,10 @@ from study_routing import SEED
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.baselines.base import accuracy
 from remembering.config import RouterSettings, Settings
 from remembering.data.sources import load
 from remembering.data.task import Task
+from remembering.evaluation.metrics import accuracy
 from remembering.model import RememberingTransformer
 from remembering.runtime.seeding import permutation
 

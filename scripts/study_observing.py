@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.baselines.base import accuracy
 from remembering.config import RouterSettings, Settings
 from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.streams.stream import Stream, limit
 from remembering.data.task import Label, Task
+from remembering.evaluation.metrics import accuracy
 from remembering.model import RememberingTransformer
 from remembering.runtime.seeding import permutation
 

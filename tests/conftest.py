@@ -37,3 +37,13 @@ def vit_tiny() -> Path:
     if not folder.is_dir():
         pytest.skip("the pretrained ViT-Ti/16 is not beside the project")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every test into a tier; those of no other tier are unit tests."""
+    for item in items:
+        if "reliability" in item.path.parts:
+            item.add_marker(pytest.mark.reliability)
+        tiers = ("unit", "integration", "reliability")
+        if not any(item.get_closest_marker(tier) for tier in tiers):
+            item.add_marker(pytest.mark.unit)

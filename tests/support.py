@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,29 @@ def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
             result |= {f"{name} expert {t} {key}": value for key, value in expert.items()}
     result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
     return {key: value.clone() for key, value in result.items()}
+
+
+def forked(function: Callable[[], str | None]) -> tuple[int, str]:
+    """Run a function in a forked process; returns its exit status and what it returned.
+
+    Signals give negative statuses. An exception gives status 1 and its type and message.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status, result = 1, ""
+        try:
+            torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+            status, result = 0, function() or ""
+        except BaseException as error:
+            result = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writing, result.encode()[:60_000])
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        result = pipe.read().decode()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), result
 
 
 class DiedError(Exception):

@@ -1,10 +1,12 @@
-"""Settings are read strictly, and what is written is read back."""
+"""Dataclasses are read strictly, and what is written is read back."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from remembering import schema
 from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
-from remembering.experiments.spec import Experiment, find, names
+from remembering.schema import Count, Rate
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -69,12 +71,12 @@ def test_wrong_settings_are_named(data: Any, message: str) -> None:
         ({"router": {"kind": "subspace", "latent": "2"}}, "router.latent = '2' must be of type"),
     ],
 )
-def test_settings_made_in_python_are_checked_too(changes: dict[str, Any], message: str) -> None:
+def test_settings_made_in_python_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RememberingError, match=message):
         Settings(**changes)
 
 
-def test_numbers_of_numpy_and_torch_become_plain() -> None:
+def test_numbers_of_numpy_and_torch_become_python_numbers() -> None:
     settings = Settings(rank=np.int64(2), lr=np.float32(0.5), seed=torch.tensor(3))  # type: ignore[arg-type]
     assert settings == Settings(rank=2, lr=0.5, seed=3)
     assert RouterSettings(layers=np.array([0, 2])).layers == (0, 2)  # type: ignore[arg-type]
@@ -85,7 +87,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))
-def test_anything_is_read_or_refused(data: dict[str, Any]) -> None:
+def test_anything_is_read_or_rejected(data: dict[str, Any]) -> None:
     try:
         settings = schema.read(Settings, data, "x")
     except RememberingError:
@@ -93,33 +95,53 @@ def test_anything_is_read_or_refused(data: dict[str, Any]) -> None:
     assert schema.read(Settings, schema.write(settings), "x") == settings
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_experiment_reads_and_says_what_it_shows(name: str) -> None:
-    file = find(name)
-    assert file.description
-    assert file.path.read_text().startswith(f"# remember run {name}")
-    for small in (False, True):
-        if small and "small" not in file.table:
-            continue
-        for experiment in file.variants(small).values():
-            assert schema.read(Experiment, schema.write(experiment), "again") == experiment
+@dataclass(frozen=True)
+class Point:
+    """A point."""
+
+    x: Rate
+    names: dict[str, tuple[Count | None, ...]]
+    next: Point | None = None
+    label: str | int = "none"
 
 
-def test_epochs_are_split_evenly() -> None:
-    assert schema.read(Experiment, {"total_epochs": 50}, "x").epochs(5) == 10
-    assert schema.read(Experiment, {"total_epochs": 3}, "x").epochs(5) == 1
-    assert schema.read(Experiment, {"learning": {"epochs": 7}}, "x").epochs(5) == 7
+POINT = {"x": 0.5, "names": {"a": [1, None]}, "next": {"x": 1, "names": {}}, "label": 3}
 
 
-def test_an_unknown_experiment_is_named(tmp_path: Any) -> None:
-    with pytest.raises(RememberingError, match="no experiment 'digits5'; did you mean 'digits-5'"):
-        find("digits5")
-    with pytest.raises(RememberingError, match="cannot be read"):
-        find(str(tmp_path / "none.toml"))
-    (tmp_path / "x.toml").write_text("a = ")
-    with pytest.raises(RememberingError, match="no valid TOML"):
-        find(str(tmp_path / "x.toml"))
-    for text in ("small = 3", "variants = 3", "[variants]\nx = 3"):
-        (tmp_path / "x.toml").write_text(text)
-        with pytest.raises(RememberingError, match="3 stands where a table"):
-            find(str(tmp_path / "x.toml")).variants(small="small" in text)
+def test_nested_values_are_read_and_written() -> None:
+    point = schema.read(Point, POINT, "x.json")
+    assert point == Point(0.5, {"a": (1, None)}, Point(1.0, {}), 3)
+    assert schema.read(Point, schema.write(point), "x.json") == point
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": 1.5}, "x.json: x = '1.5' must be at most 1"),
+        ({"names": {"a": [-1]}}, "names.a = '-1' must be at least 0"),
+        ({"next": {"x": 0.1}}, "'next.names' is missing"),
+        ({"next": {"x": 0.1, "names": {}, "y": 1}}, "unknown setting 'next.y'; known are x, names"),
+        ({"label": 0.5}, "label = '0.5' must be of type int"),
+    ],
+)
+def test_json_schema_rejects_what_the_reader_rejects(change: Any, message: str) -> None:
+    validator = jsonschema.Draft202012Validator(schema.json_schema(Point))
+    assert validator.is_valid(POINT)
+    assert not validator.is_valid({**POINT, **change})
+    with pytest.raises(RememberingError, match=message):
+        schema.read(Point, {**POINT, **change}, "x.json")
+
+
+@given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))
+def test_json_schema_accepts_what_the_reader_accepts(data: dict[str, Any]) -> None:
+    try:
+        schema.read(Settings, data, "x")
+    except RememberingError:
+        return
+    jsonschema.validate(data, schema.json_schema(Settings))
+
+
+def test_differences_are_named_by_their_place() -> None:
+    one, other = Settings(), Settings(rank=3, router=RouterSettings(latent=2))
+    assert schema.differences(one, other) == ["rank", "router.latent"]
+    assert schema.differences(one, one) == []

@@ -1,30 +1,78 @@
-"""How much must be kept, counted two ways."""
+"""The protocol that the Remembering Transformer and every baseline implement."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+from remembering.runtime.progress import SILENT, Progress
+from remembering.schema import Count
+
+if TYPE_CHECKING:  # keeps `Footprint`, which results contain, free of torch
+    from remembering.backbones.backbone import Backbone
+    from remembering.data.images import ImagesLike
+    from remembering.data.task import Label, Task
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Parameters and bytes that a model keeps beside its frozen backbone.
+    """What a learner keeps besides the frozen backbone.
 
-    `adapters` alone is the paper's number: 4 · L · 2D · r for each. `total_parameters` is
-    everything that is needed to answer; replay images are bytes and are counted apart. `bytes` is
-    all of it as it is stored: numbers of two, four or eight bytes, and replay images.
+    Attributes:
+        parameters: All floating-point numbers that are needed to answer and to learn further.
+        bytes: All of it as stored, including counters and replay images.
+        trained: Parameters that gradient descent changes.
+        replay_images: Number of stored training images.
+        replay_bytes: Bytes of these images.
+        adapters: Share of `parameters` in adapters, the paper's number: 4 · L · 2D · r for each.
+            The shares are 0 for methods that do not consist of adapters, heads and routers.
+        heads: Share of `parameters` in heads.
+        routers: Share of `parameters` in generative models and the feature adapter.
     """
 
-    adapters: int
-    heads: int
-    routers: int
-    replay_bytes: int
-    bytes: int
+    parameters: Count
+    bytes: Count
+    trained: Count = 0
+    replay_images: Count = 0
+    replay_bytes: Count = 0
+    adapters: Count = 0
+    heads: Count = 0
+    routers: Count = 0
+
+
+class Answers(Protocol):
+    """What `predict` returns."""
 
     @property
-    def total_parameters(self) -> int:
-        """Adapters, heads and routers."""
-        return self.adapters + self.heads + self.routers
+    def labels(self) -> Sequence[Label]:
+        """The label of each image."""
 
-    def as_dict(self) -> dict[str, int]:
-        """For results.json."""
-        return {**asdict(self), "total_parameters": self.total_parameters}
+
+class Learner(Protocol):
+    """Learns one task after another and answers images without knowing their task.
+
+    After an exception in `learn` the learner is as it was before. Each image is answered on its
+    own: the answer does not depend on the other images.
+    """
+
+    @property
+    def learned(self) -> int:
+        """Number of tasks learned so far."""
+
+    def learn(self, task: Task, *, progress: Progress = SILENT) -> object:
+        """Learn the next task."""
+
+    def predict(self, images: ImagesLike, /) -> Answers:
+        """Answer images."""
+
+    def footprint(self) -> Footprint:
+        """Count what is kept besides the frozen backbone."""
+
+    def save(self, path: Path, /) -> None:
+        """Write everything that `load` needs, atomically."""
+
+    @classmethod
+    def load(cls, path: Path, /, *, backbone: Backbone) -> Self:
+        """Read what `save` wrote; it answers and learns further with the same bits."""

@@ -25,8 +25,9 @@ from remembering.learning.observe import Observed, flush, observe
 from remembering.runtime.malloc import trim_malloc
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, TaskRecord
-from remembering.storage import store
+from remembering.storage import reader, writer
 from remembering.storage.hub import HubMixin
+from remembering.storage.saved import SavedModel
 
 
 class RememberingTransformer(HubMixin):
@@ -58,7 +59,7 @@ class RememberingTransformer(HubMixin):
     ):
         self._backbone = backbone
         self._state = state or ModelState.empty(settings or Settings(), backbone)
-        self._saved: store.SavedModel | None = None
+        self._saved = SavedModel()
 
     @classmethod
     def from_backbone(
@@ -120,6 +121,11 @@ class RememberingTransformer(HubMixin):
     def classes(self) -> tuple[Label, ...]:
         """Labels of all learned tasks."""
         return self._state.classes
+
+    @property
+    def learned(self) -> int:
+        """Number of learned tasks."""
+        return len(self._state.tasks)
 
     def learn(
         self, task: Task, *, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
@@ -239,40 +245,54 @@ class RememberingTransformer(HubMixin):
 
     def _copy(self) -> RememberingTransformer:
         model = RememberingTransformer(self._backbone, state=self._state)
-        model._saved = self._saved
+        model._saved = self._saved.copy()
         return model
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the model to a folder, atomically: PEFT adapters, safetensors and a manifest.
 
+        Args:
+            folder: A new or empty folder, or one that holds an earlier state of this model.
+            overwrite: Whether to replace another model, or one that was saved since.
+
         Raises:
-            RememberingError: If the folder holds other files, or a state that this model was not
-                loaded from or saved as.
+            RememberingError: If the folder holds other files, or a state that this model does not
+                descend from, or cannot be written.
         """
-        saved = store.save(self._state, self._backbone, Path(folder), self._saved)
-        self._state, self._saved = saved
+        self._state, self._saved = writer.save(
+            self._state, self._backbone, Path(folder), self._saved, overwrite=overwrite
+        )
 
     @classmethod
     def load(
         cls,
         folder: str | Path,
         *,
-        backbone: str | Path | None = None,
+        backbone: str | Path | Backbone | None = None,
         device: str | torch.device | None = None,
         intact_only: bool = False,
+        previous: bool = False,
         cache_bytes: int | None = None,
     ) -> RememberingTransformer:
         """Read a saved model, while other processes may be writing to the folder.
 
         Args:
             folder: The folder that `save` wrote.
-            backbone: Where the model's backbone is now, if it moved.
+            backbone: Where the model's backbone is now, if it moved, or the loaded backbone.
             device: Where to run; a GPU if there is one.
             intact_only: Leave out tasks whose files are damaged instead of raising.
+            previous: Load the state before the last save.
             cache_bytes: Upper bound on adapters that stay in memory between batches; the others
                 are read when they are needed. If None, all stay in memory once read.
         """
-        state, loaded, saved = store.load(Path(folder), backbone, device, intact_only, cache_bytes)
+        state, loaded, saved = reader.load(
+            Path(folder),
+            backbone,
+            device,
+            intact_only=intact_only,
+            previous=previous,
+            cache_bytes=cache_bytes,
+        )
         model = cls(loaded, state=state)
         model._saved = saved
         return model

@@ -1,20 +1,45 @@
-"""Strict reading of typed settings from JSON or TOML: wrong types and unknown keys are refused."""
+"""Strict conversion between dataclasses and plain JSON or TOML values.
+
+Wrong types, values out of range, unknown keys and missing keys are rejected with an error that
+names the file and the key. `json_schema` describes the same format for other programs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import types
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from remembering.errors import RememberingError
 
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """Inclusive bounds of a number, for use in `Annotated`."""
+
+    low: float | None = None
+    high: float | None = None
+
+
+Rate = Annotated[float, Between(0, 1)]
+Count = Annotated[int, Between(0)]
+
+
 def read(kind: type[T], data: Any, where: str) -> T:
-    """Build a dataclass from a mapping; keys that are missing take their defaults.
+    """Build a dataclass from a mapping.
+
+    Args:
+        kind: The dataclass. Fields with a default may be missing in the mapping.
+        data: The mapping, as JSON or TOML yields it.
+        where: Name of the file, for error messages.
+
+    Raises:
+        RememberingError: If a key is unknown or missing, or a value does not fit its type.
 
     >>> from remembering.config import RouterSettings
     >>> read(RouterSettings, {"kind": "subspace", "layers": [0, 2]}, "config.toml").layers
@@ -24,24 +49,23 @@ def read(kind: type[T], data: Any, where: str) -> T:
     return result
 
 
-def write(settings: Any) -> dict[str, Any]:
-    """The mapping that `read` turns back into the same; None is left out, as TOML has none."""
-    result = {}
-    for item in dataclasses.fields(settings):
-        value = getattr(settings, item.name)
-        if dataclasses.is_dataclass(value):
-            value = write(value)
-        elif isinstance(value, tuple):
-            value = list(value)
-        if value is not None:
-            result[item.name] = value
-    return result
+def write(value: Any) -> Any:
+    """Convert a dataclass to plain values that `read` turns back into an equal one.
+
+    Fields that are None are left out, because TOML has no null.
+    """
+    if dataclasses.is_dataclass(value):
+        items = ((item.name, getattr(value, item.name)) for item in dataclasses.fields(value))
+        return {name: write(item) for name, item in items if item is not None}
+    if isinstance(value, dict):
+        return {key: write(item) for key, item in value.items()}
+    return [write(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def check(settings: Any, where: str, prefix: str = "") -> None:
-    """Refuse what `read` would refuse in a dataclass made in Python, where nothing looks at types.
+    """Check the types of a dataclass made in Python as `read` would.
 
-    Numbers of NumPy and torch become Python's, which JSON and TOML can write.
+    Numbers of NumPy and torch are replaced by Python's, which JSON and TOML can represent.
     """
     made: Any = type(settings)
     for name, kind in _hints(made).items():
@@ -49,21 +73,89 @@ def check(settings: Any, where: str, prefix: str = "") -> None:
         object.__setattr__(settings, name, value)
 
 
+def differences(one: Any, other: Any) -> list[str]:
+    """Return the dotted names of the fields in which two dataclasses differ.
+
+    >>> from remembering.config import Settings
+    >>> differences(Settings(rank=2), Settings(router={"latent": 3}))
+    ['rank', 'router.latent']
+    """
+    return _differences(write(one), write(other))
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted(one.keys() | other.keys()):
+        a, b = one.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{_join(prefix, key)}")
+        elif a != b:
+            found.append(_join(prefix, key))
+    return found
+
+
+def json_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of the mapping that `read` accepts for a dataclass."""
+    definitions: dict[str, Any] = {}
+    root = _describe(kind, definitions)
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": kind.__name__, **root, "$defs": definitions}
+
+
+def _describe(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        name = getattr(kind, "__name__", str(kind))
+        if name not in definitions:
+            definitions[name] = {}  # a dataclass may contain itself
+            definitions[name] = _describe_dataclass(kind, definitions)
+        return {"$ref": f"#/$defs/{name}"}
+    if origin is Annotated:
+        described = _describe(arguments[0], definitions)
+        for bounds in (mark for mark in arguments[1:] if isinstance(mark, Between)):
+            limits = {"minimum": bounds.low, "maximum": bounds.high}
+            described |= {key: limit for key, limit in limits.items() if limit is not None}
+        return described
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_describe(option, definitions) for option in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _describe(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _describe(arguments[1], definitions)}
+    return {} if kind is Any else {"type": _JSON_TYPES[kind]}
+
+
+_JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    type(None): "null",
+}
+
+
+def _describe_dataclass(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = _hints(kind)
+    return {
+        "type": "object",
+        "description": str(kind.__doc__).splitlines()[0],
+        "additionalProperties": False,
+        "required": _required(kind),
+        "properties": {name: _describe(hints[name], definitions) for name in _names(kind)},
+    }
+
+
 def _value(kind: Any, data: Any, where: str, key: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     data = data.tolist() if hasattr(data, "tolist") else data
     if dataclasses.is_dataclass(kind):
         return data if type(data) is kind else _dataclass(kind, data, where, key)
+    if origin is Annotated:
+        return _bounded(arguments, _value(arguments[0], data, where, key), where, key)
     if origin in (Union, types.UnionType):
-        if data is None and type(None) in arguments:
-            return None
-        options = [option for option in arguments if option is not type(None)]
-        for option in options[:-1]:
-            try:
-                return _value(option, data, where, key)
-            except RememberingError:
-                continue
-        return _value(options[-1], data, where, key)
+        return _union(arguments, data, lambda option: _value(option, data, where, key))
     if origin is Literal:
         if data not in arguments:
             raise _wrong(where, key, data, "one of " + ", ".join(map(repr, arguments)))
@@ -81,33 +173,68 @@ def _value(kind: Any, data: Any, where: str, key: str) -> Any:
     raise _wrong(where, key, data, f"of type {getattr(origin or kind, '__name__', kind)}")
 
 
+def _union(options: tuple[Any, ...], data: Any, convert: Callable[[Any], Any]) -> Any:
+    """Convert to the first option that fits; the error is that of the last one."""
+    if data is None and type(None) in options:
+        return None
+    *others, last = (option for option in options if option is not type(None))
+    for option in others:
+        try:
+            return convert(option)
+        except RememberingError:
+            continue
+    return convert(last)
+
+
+def _bounded(arguments: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+    for bounds in (mark for mark in arguments[1:] if isinstance(mark, Between)):
+        if bounds.low is not None and value < bounds.low:
+            raise _wrong(where, key, value, f"at least {bounds.low:g}")
+        if bounds.high is not None and value > bounds.high:
+            raise _wrong(where, key, value, f"at most {bounds.high:g}")
+    return value
+
+
 def _dataclass(kind: Any, data: Any, where: str, prefix: str) -> Any:
     if not isinstance(data, dict):
         raise _wrong(where, prefix, data, "a table of settings")
-    hints = _hints(kind)
-    names = [item.name for item in dataclasses.fields(kind) if item.init]
+    hints, names = _hints(kind), _names(kind)
     for key in data:
         if key not in names:
             close = difflib.get_close_matches(str(key), names, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
             raise RememberingError(f"{where}: unknown setting '{_join(prefix, key)}'; {hint}")
+    for key in _required(kind):
+        if key not in data:
+            raise RememberingError(f"{where}: '{_join(prefix, key)}' is missing")
     values = {k: _value(hints[k], v, where, _join(prefix, k)) for k, v in data.items()}
     try:
         return kind(**values)
-    except TypeError as error:
-        raise RememberingError(f"{where}: {error}") from error
     except RememberingError as error:
         raise RememberingError(f"{where}: {error}") from error
 
 
+def _names(kind: Any) -> list[str]:
+    return [item.name for item in dataclasses.fields(kind) if item.init]
+
+
+def _required(kind: Any) -> list[str]:
+    missing = dataclasses.MISSING
+    return [
+        item.name
+        for item in dataclasses.fields(kind)
+        if item.init and item.default is missing and item.default_factory is missing
+    ]
+
+
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _join(prefix: str, key: object) -> str:
     return f"{prefix}.{key}" if prefix else str(key)
 
 
-def _wrong(where: str, key: str, data: Any, wanted: str) -> RememberingError:
-    return RememberingError(f"{where}: {key or 'it'} = {str(data)[:60]!r} must be {wanted}")
+def _wrong(where: str, key: str, data: Any, needed: str) -> RememberingError:
+    return RememberingError(f"{where}: {key or 'it'} = {str(data)[:60]!r} must be {needed}")

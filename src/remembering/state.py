@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,17 +45,36 @@ class TaskRecord:
     adapter: int
 
 
+class ReplaySource(Protocol):
+    """Reads stored replay images each time it is called."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class ReplayMemory:
-    """Replay images Ξ of a task (uint8), and their labels."""
+    """Replay images Ξ of a task (uint8), or a source that reads them on demand; and their labels.
 
-    images: Tensor
+    Attributes:
+        source: The images, or what reads them.
+        labels: One label per image.
+    """
+
+    source: Tensor | ReplaySource
     labels: tuple[Label, ...]
+
+    @property
+    def images(self) -> Tensor:
+        """The images (n, channels, height, width)."""
+        return self.source if isinstance(self.source, Tensor) else self.source()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the images."""
-        return self.images.nbytes
+        return self.source.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,16 +286,23 @@ class ModelState:
         heads = sum(head.parameters for head in self.heads.values())
         columns = sum(head.columns.nbytes for head in self.heads.values())
         models = [self.router, *self.classifiers.values()]
+        models += [reference.classifier for reference in self.references.values()]
         domains = [t for d in self.domains.values() for t in vars(d).values()]
+        routers = sum(m.parameters for m in models) + sum(t.numel() for t in domains)
+        references = sum(reference.adapter.parameters for reference in self.references.values())
         replay = sum(memory.nbytes for memory in self.memories.values())
+        trained = self.router.parameters if self.settings.router.kind == "autoencoder" else 0
         return Footprint(
-            adapters=adapters,
-            heads=heads,
-            routers=sum(m.parameters for m in models) + sum(t.numel() for t in domains),
-            replay_bytes=replay,
-            bytes=4 * (adapters + heads)
+            parameters=adapters + references + heads + routers,
+            bytes=4 * (adapters + references + heads)
             + columns
             + sum(m.nbytes for m in models)
             + sum(t.nbytes for t in domains)
             + replay,
+            trained=adapters + heads + trained,
+            replay_images=sum(len(memory.labels) for memory in self.memories.values()),
+            replay_bytes=replay,
+            adapters=adapters,
+            heads=heads,
+            routers=routers,
         )

@@ -8,11 +8,11 @@ import torch
 
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
-from remembering.baselines.base import accuracy
 from remembering.config import Settings
 from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.streams.stream import limit
+from remembering.evaluation.metrics import accuracy
 
 SETTINGS = Settings(epochs=2, batch_size=16, lr=3e-3, rank=2)
 DIGITS = split(limit(load("digits"), 24, 16, seed=0), 5, seed=0).tasks
@@ -54,7 +54,7 @@ def _accuracy(name: str, backbone: Backbone, options: tuple[tuple[str, float], .
     learner = BASELINES[name](backbone, SETTINGS, **dict(options))
     for data in DIGITS:
         learner.learn(data.train)
-    each = [accuracy(learner.predict(data.test.images), data.test.labels) for data in DIGITS]
+    each = [accuracy(learner.predict(data.test.images).labels, data.test.labels) for data in DIGITS]
     return sum(each) / len(each)
 
 

@@ -84,9 +84,9 @@ class TestFeatureCache:
         learner.predict(images)
         assert learner.cache.saved == 0
         learner.learn(STREAM[1].train)
-        predictions = learner.predict(images)
+        predictions = learner.predict(images).labels
         assert (saved := learner.cache.saved) > 0
-        assert learner.predict(images) == predictions
+        assert learner.predict(images).labels == predictions
         assert learner.cache.saved > saved
 
     def test_is_bounded_and_distinguishes_depths_and_images(self, backbone: Backbone) -> None:

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import FAST, make_task
 
 from remembering.backbones.backbone import Backbone
+from remembering.baselines import BASELINES
+from remembering.config import RouterSettings, Settings
 from remembering.data.streams.stream import TaskData
 from remembering.errors import RememberingError
-from remembering.evaluation.metrics import forgetting
-from remembering.evaluation.protocols import Evaluator, groups
+from remembering.evaluation import evaluator as module
+from remembering.evaluation.evaluator import Evaluator
+from remembering.evaluation.metrics import accuracy, accuracy_after, forgetting
+from remembering.evaluation.units import groups, unit_size
 from remembering.model import RememberingTransformer
 
 UNITS = ("sample", "group_5", "task")
 
 
 @given(st.integers(1, 50), st.integers(1, 60))
-def test_groups_are_consecutive_and_of_the_size_asked(size: int, count: int) -> None:
+def test_groups_are_consecutive_and_of_the_given_size(size: int, count: int) -> None:
     numbers = groups(f"group_{size}", count)
     assert len(numbers) == count
-    sizes = numbers.bincount().tolist()
+    assert numbers == sorted(numbers)
+    sizes = [numbers.count(number) for number in dict.fromkeys(numbers)]
     assert all(n == size for n in sizes[:-1])
     assert 1 <= sizes[-1] <= size
-    assert torch.equal(groups("group_1", count), groups("sample", count))
-    assert groups("task", count).unique().numel() == 1
+    assert groups("group_1", count) == groups("sample", count)
+    assert set(groups("task", count)) == {0}
 
 
-@pytest.mark.parametrize("unit", ["batch", "group_", "group_0", "group_x", ""])
-def test_unknown_units_are_refused(unit: str) -> None:
+@pytest.mark.parametrize("unit", ["batch", "group_", "group_0", "group_x", "group_²", ""])
+def test_unknown_units_are_rejected(unit: str) -> None:
     with pytest.raises(RememberingError, match="is unknown"):
-        groups(unit, 3)
+        unit_size(unit)
+    with pytest.raises(RememberingError, match="is unknown"):
+        Evaluator((unit,))
 
 
 def test_forgetting_by_hand() -> None:
     assert forgetting([[1.0]]) is None
     matrix = [[0.9, None, None], [0.8, 0.7, None], [0.5, 0.75, 1.0]]
     assert forgetting(matrix) == pytest.approx(((0.9 - 0.5) + (0.7 - 0.75)) / 2)
+
+
+def test_a_learner_that_is_evaluated_once_has_no_forgetting() -> None:
+    matrix = [[None, None], [0.5, 1.0]]
+    assert accuracy_after(matrix) == [None, 0.75]
+    assert forgetting(matrix) is None
 
 
 def make_stream() -> tuple[TaskData, ...]:
@@ -50,47 +63,71 @@ def make_stream() -> tuple[TaskData, ...]:
     )
 
 
-@pytest.mark.parametrize("capacity", [None, 2])
-def test_the_kept_answers_equal_fresh_ones(capacity: int | None, backbone: Backbone) -> None:
-    stream = make_stream()
-    model = RememberingTransformer.from_backbone(backbone, **FAST, capacity=capacity, memory=6)
-    evaluator = Evaluator(UNITS)
-    for data in stream:
+def learning(backbone: Backbone, **changes: Any) -> Iterator[RememberingTransformer]:
+    """Yield a model after each task of the stream."""
+    model = RememberingTransformer.from_backbone(backbone, **{**FAST, **changes})
+    for data in make_stream():
         model.learn(data.train)
-        assert evaluator.score(model, stream) == Evaluator(UNITS).score(model, stream)
+        yield model
+
+
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_reused_logits_equal_fresh_ones(capacity: int | None, backbone: Backbone) -> None:
+    stream, compared = make_stream(), RouterSettings(kind="subspace").resolved(backbone.depth)
+    evaluator = Evaluator(UNITS, compared)
+    for model in learning(backbone, capacity=capacity, memory=6):
+        assert evaluator.score(model, stream) == Evaluator(UNITS, compared).score(model, stream)
 
 
 def test_scores_agree_with_predict(backbone: Backbone) -> None:
     stream = make_stream()
-    model = RememberingTransformer.from_backbone(backbone, **FAST)
-    for data in stream:
-        model.learn(data.train)
+    *_, model = learning(backbone)
     score = Evaluator(UNITS).score(model, stream)
-    for j, data in enumerate(stream):
+    for task, data in zip(score.tasks, stream, strict=True):
         for unit in UNITS:
-            prediction = model.predict(data.test.images, groups(unit, len(data.test)).tolist())
-            right = [a == b for a, b in zip(prediction.labels, data.test.labels, strict=True)]
-            assert score.tasks[j].accuracy[unit] == pytest.approx(sum(right) / len(right))
-            chosen = [name == data.train.name for name in prediction.tasks]
-            assert score.tasks[j].routing_accuracy[unit] == pytest.approx(sum(chosen) / len(chosen))
-        torch.testing.assert_close(
-            torch.tensor(score.tasks[j].errors, dtype=torch.float64), prediction.errors.mean(0)
-        )
+            prediction = model.predict(data.test.images, groups=groups(unit, len(data.test)))
+            reached = accuracy(prediction.labels, data.test.labels)
+            assert task.accuracy[unit] == pytest.approx(reached)
+            routed = accuracy(prediction.tasks, [data.train.name] * len(data.test))
+            assert task.routing_accuracy[unit] == pytest.approx(routed)
+        assert list(task.router_scores) == pytest.approx(prediction.scores.mean(0).tolist())
 
 
-def test_only_new_pairs_are_run(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_router_of_the_same_kind_scores_the_same(backbone: Backbone) -> None:
+    router = RouterSettings(kind="subspace")
+    *_, model = learning(backbone, router=router)
+    compared = router.resolved(backbone.depth)
+    for task in Evaluator(UNITS, compared).score(model, make_stream()).tasks:
+        assert task.compared is not None
+        assert task.compared.accuracy == task.accuracy
+        assert task.compared.router_scores == pytest.approx(task.router_scores)
+
+
+def test_a_baseline_is_scored_on_single_images(backbone: Backbone) -> None:
     stream = make_stream()
-    model = RememberingTransformer.from_backbone(backbone, **FAST)
-    asked: list[int] = []
-    real = RememberingTransformer.adapter_logits
+    learner = BASELINES["ncm"](backbone, Settings())
+    for data in stream[:2]:
+        learner.learn(data.train)
+    score = Evaluator(UNITS).score(learner, stream)
+    assert len(score.tasks) == 2
+    for task, data in zip(score.tasks, stream, strict=False):
+        answers = learner.predict(data.test.images).labels
+        assert task.accuracy == {"sample": accuracy(answers, data.test.labels)}
+        assert task.oracle is None
 
-    def counted(self: Any, images: Any, adapter: int, distributed: Any) -> Any:
-        asked.append(adapter)
-        return real(self, images, adapter, distributed)
 
-    monkeypatch.setattr(RememberingTransformer, "adapter_logits", counted)
+def test_each_adapter_is_run_once_per_task(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    real = module.adapter_logits
+
+    def counted(state: Any, backbone: Any, images: Any, adapter: int, distributed: Any) -> Any:
+        runs.append(adapter)
+        return real(state, backbone, images, adapter, distributed)
+
+    monkeypatch.setattr(module, "adapter_logits", counted)
     evaluator = Evaluator(UNITS)
-    for data in stream:
-        model.learn(data.train)
-        evaluator.score(model, stream)
-    assert len(asked) == 3 * 3
+    for model in learning(backbone):
+        evaluator.score(model, make_stream())
+    assert len(runs) == 3 * 3

@@ -1,4 +1,4 @@
-"""`remember compare`: every method and seed once, resumed where it stopped."""
+"""The experiment loop over methods and seeds: each run once, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -9,43 +9,39 @@ from typing import Any
 
 import pytest
 
-from remembering.baselines import LeftOut
 from remembering.baselines.finetune import FineTuning
-from remembering.cli import main
 from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
-from remembering.experiments import compare as comparing
-from remembering.experiments import methods as contestants
-from remembering.experiments.compare import compare
-from remembering.experiments.run import make_stream
+from remembering.experiments import compare as module
+from remembering.experiments.compare import compare, run_experiment
+from remembering.experiments.methods import METHODS, published_router
+from remembering.experiments.result import RunResult, read_result
 from remembering.experiments.spec import Experiment, StreamSettings
+from remembering.experiments.stream import make_stream
 from remembering.model import RememberingTransformer
-from remembering.report.comparison import load_comparison, load_record
-from remembering.report.page import write_report
+from remembering.report.collect import collect
+from remembering.report.comparison import Comparison
 
 EXPERIMENT = Experiment(
     description="Digits in two tasks.",
+    baselines=("ncm", "joint"),
     stream=StreamSettings(tasks=2, per_class=8, test_per_class=5),
     learning=Settings(rank=1, epochs=1, batch_size=16, router=RouterSettings(epochs=2)),
 )
-TOML = """
-description = "Digits in two tasks."
-[stream]
-tasks = 2
-per_class = 8
-test_per_class = 5
-[learning]
-epochs = 1
-batch_size = 16
-[learning.router]
-epochs = 2
-"""
-TIMES = ("seconds", "seconds_learning", "images_per_second")
 
 
-def outcome(path: Path) -> dict[str, Any]:
-    """What must not depend on when and how often a run was stopped."""
-    return {key: value for key, value in load_record(path).items() if key not in TIMES}
+def load(folder: Path, method: str, seed: int = 0) -> RunResult:
+    return read_result(folder / method / f"seed-{seed}" / "results.json")
+
+
+def load_comparison(folder: Path) -> Comparison:
+    (comparison,) = collect([folder])[1]
+    return comparison
+
+
+def without_times(result: RunResult) -> RunResult:
+    """Return what must not depend on when and how often a run was interrupted."""
+    return replace(result, seconds=0.0, seconds_learning=(0.0, 0.0), images_per_second=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -56,201 +52,229 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_one_record_a_method_and_seed(done: Path) -> None:
-    assert len(list(done.glob("*/seed-[01].json"))) == 10
-    assert not list(done.glob("*/*.task-*"))
-    assert not list(done.glob("*/*.so-far.json"))
-    record = load_record(done / "ncm" / "seed-1.json")
-    assert record["seed"] == 1
-    assert record["trained"] == 0
-    assert record["kept"] == {"parameters": 10 * 96, "bytes": 10 * 96 * 4 + 10 * 8, "images": 0}
-    assert (record["options"], record["given"], record["asked"]) == ({}, {}, ["digits-2"])
-    assert load_record(done / "joint" / "seed-0.json")["kept"]["images"] == 80
-    scores = record["units"]["sample"]
-    assert scores["accuracy"] == scores["accuracy_after"][-1] == sum(scores["matrix"][-1]) / 2
-    assert scores["average"] == sum(scores["accuracy_after"]) / 2
-    assert scores["forgetting"] == scores["matrix"][0][0] - scores["matrix"][1][0]
-    assert len(record["seconds_learning"]) == 2
-    assert record["images_per_second"] > 0
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    run_experiment("digits-2", EXPERIMENT, out)
+    return out
 
 
-def test_joint_training_is_asked_once_and_its_training_is_counted(done: Path) -> None:
-    record = load_record(done / "joint" / "seed-0.json")
-    scores = record["units"]["sample"]
-    assert scores["accuracy_after"][0] is None
-    assert scores["average"] is scores["forgetting"] is None
-    assert record["seconds_learning"][1] > 10 * record["seconds_learning"][0]
+def test_one_result_per_method_and_seed(done: Path) -> None:
+    assert len(list(done.glob("*/seed-[01]/results.json"))) == 10
+    assert {path.name for path in done.glob("*/*/*")} == {"config.toml", "results.json"}
+    result = load(done, "ncm", 1)
+    assert (result.seed, result.config.method, result.config.experiment) == (1, "ncm", "digits-2")
+    footprint = result.footprint
+    assert (footprint.trained, footprint.replay_images) == (0, 0)
+    assert (footprint.parameters, footprint.bytes) == (10 * 96, 10 * 96 * 4 + 10 * 8)
+    assert (result.config.options, result.config.command) == ({}, ("compare", "digits-2"))
+    assert load(done, "joint").footprint.replay_images == 80
+    scores = result.units["sample"]
+    assert scores.accuracy == scores.accuracy_after[-1] == sum(scores.matrix[-1]) / 2  # type: ignore[arg-type]
+    assert len(result.seconds_learning) == 2
+    assert result.images_per_second > 0
+    assert len(result.data_sha256) == 64
+
+
+def test_joint_training_is_evaluated_once_and_its_training_is_timed(done: Path) -> None:
+    result = load(done, "joint")
+    scores = result.units["sample"]
+    assert scores.accuracy_after[0] is None
+    assert scores.average is scores.forgetting is None
+    assert result.seconds_learning[1] > 10 * result.seconds_learning[0]
 
 
 def test_ours_has_a_row_for_each_unit(done: Path) -> None:
-    titles = [row.title for row in load_comparison(done).rows]
+    rows = load_comparison(done).rows
+    titles = [row.title for row in rows]
     for title in ("Ours, as published (task)", "Ours, as published (sample)", "Ours, default"):
         assert titles.count(title) == 1
-    accuracies = [row.score("accuracy") for row in load_comparison(done).rows]
-    means = [value.mean for value in accuracies if value]
+    means = [row.accuracy.mean for row in rows]
     assert means == sorted(means, reverse=True)
     assert len(means) == 6
 
 
-def test_ours_as_published_and_by_default() -> None:
-    given = Settings(rank=3, router=RouterSettings(kind="subspace", latent=2))
-    published = contestants.as_published(given)
-    assert (published.router.kind, published.router.latent) == ("autoencoder", 2)
-    assert contestants.by_default(given).router == Settings().router
-    assert published.rank == contestants.by_default(given).rank == 3
+def test_routers_of_ours(done: Path) -> None:
+    published, default = load(done, "ours-published").routing, load(done, "ours").routing
+    assert published is not None
+    assert default is not None
+    assert published.router.score_name == "reconstruction error"
+    assert (published.router.settings.kind, published.router.settings.epochs) == ("autoencoder", 2)
+    assert default.router.score_name == "negative log-likelihood"
+    assert default.router.settings.epochs == RouterSettings().epochs
+    paper = RouterSettings(kind="autoencoder", latent=2)
+    assert published_router(replace(EXPERIMENT, compared=paper)) == paper
 
 
-def test_eyes_are_trained_and_sums_have_eight_bytes(done: Path) -> None:
-    record = load_record(done / "ours" / "seed-0.json")
+def test_the_feature_adapter_is_trained_and_sums_have_eight_bytes(done: Path) -> None:
+    footprint = load(done, "ours").footprint
     adapter, head, feature_adapter = 4 * 6 * 2 * 96, 5 * 97, 8 * 4 * 6 * 2 * 96
-    assert record["trained"] == 2 * (adapter + head) + feature_adapter
-    assert record["kept"]["bytes"] > 8 * (5 * 2 * 96) ** 2 > record["kept"]["parameters"] * 4
+    assert footprint.trained == 2 * (adapter + head) + feature_adapter
+    assert footprint.bytes > 8 * (5 * 2 * 96) ** 2 > footprint.parameters * 4
 
 
-def test_options_of_the_experiment_and_of_the_command(tmp_path: Path) -> None:
+def test_options_of_the_experiment_and_of_the_call(tmp_path: Path) -> None:
     experiment = replace(EXPERIMENT, options=("ranpac.projection=50", "ewc.strength=7"))
     compare("digits-2", experiment, tmp_path / "a", ["ranpac_frozen", "ranpac"], [0])
-    assert load_record(tmp_path / "a" / "ranpac" / "seed-0.json")["given"] == {"projection": 50}
-    assert load_record(tmp_path / "a" / "ranpac_frozen" / "seed-0.json")["given"] == {}
+    assert load(tmp_path / "a", "ranpac").config.options == {"projection": 50}
+    assert load(tmp_path / "a", "ranpac_frozen").config.options == {}
     changed = {"ranpac": {"projection": 60.0}}
     compare("digits-2", experiment, tmp_path / "b", ["ranpac"], [0], options=changed)
-    assert load_record(tmp_path / "b" / "ranpac" / "seed-0.json")["given"] == {"projection": 60}
-    with pytest.raises(RememberingError, match="no finite number"):
+    assert load(tmp_path / "b", "ranpac").config.options == {"projection": 60}
+    with pytest.raises(RememberingError, match="not a finite number"):
         compare("x", replace(EXPERIMENT, options=("ewc.strength=x",)), tmp_path, ["ncm"], [0])
 
 
-def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")}
-    monkeypatch.setattr(comparing, "make_stream", None)  # would fail if anything were left
-    compare("digits-2", EXPERIMENT, done, ["ncm", "finetune"], [0, 1])
-    assert {path: path.stat().st_mtime_ns for path in done.glob("*/seed-*.json")} == before
+def test_finished_runs_are_not_repeated(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("*.json")}
+    monkeypatch.setattr(module, "make_stream", None)  # fails if anything is left to run
+    results = compare("digits-2", EXPERIMENT, done, ["ncm", "finetune"], [0, 1])
+    assert [(r.config.method, r.seed) for r in results] == [
+        ("ncm", 0),
+        ("finetune", 0),
+        ("ncm", 1),
+        ("finetune", 1),
+    ]
+    assert {path: path.stat().st_mtime_ns for path in done.rglob("*.json")} == before
 
 
 @pytest.mark.parametrize(
     ("method", "learner"), [("finetune", FineTuning), ("ours", RememberingTransformer)]
 )
-def test_goes_on_after_the_last_finished_task(
+def test_an_interrupted_run_continues_after_the_last_task(
     method: str, learner: Any, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn, learned = learner.learn, []
 
-    def stopped(self: Any, task: Any, *rest: Any) -> Any:
+    def interrupted(self: Any, task: Any, **options: Any) -> Any:
         if len(learned) == 1:
-            learned.append("stopped")
+            learned.append("interrupted")
             raise KeyboardInterrupt
         learned.append(task.name)
-        return learn(self, task, *rest)
+        return learn(self, task, **options)
 
-    monkeypatch.setattr(learner, "learn", stopped)
+    monkeypatch.setattr(learner, "learn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare("digits-2", EXPERIMENT, tmp_path, [method], [0])
-    assert not list(tmp_path.glob("*/seed-0.json"))
+    assert not list(tmp_path.rglob("results.json"))
     compare("digits-2", EXPERIMENT, tmp_path, [method], [0])
-    assert len(learned) == 3  # the first, the stop, the second
-    path = Path(method) / "seed-0.json"
-    assert outcome(tmp_path / path) == outcome(done / path)
-    assert [p.name for p in (tmp_path / method).iterdir()] == ["seed-0.json"]
+    assert len(learned) == 3  # the first task, the interruption, the second task
+    assert without_times(load(tmp_path, method)) == without_times(load(done, method))
+    names = {path.name for path in (tmp_path / method / "seed-0").iterdir()}
+    assert names == {"config.toml", "results.json"}
 
 
-def test_a_damaged_state_counts_as_none(
+def test_a_kill_between_saving_and_scoring_does_not_repeat_the_task(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "finetune"
-    folder.mkdir()
-    (folder / "seed-0.task-1").write_bytes(b"half")
-    standing = {"matrices": {"sample": [[0.5, None]]}, "seconds": [1.0]}
-    (folder / "seed-0.so-far.json").write_text(json.dumps(standing))
-    (tmp_path / "compare.toml").write_bytes((done / "compare.toml").read_bytes())
+    write, killed = module.RunFolder.write_progress, []
+
+    def fail(self: Any, progress: Any) -> None:
+        if not killed:
+            killed.append(progress)
+            raise KeyboardInterrupt
+        write(self, progress)
+
+    monkeypatch.setattr(module.RunFolder, "write_progress", fail)
+    with pytest.raises(KeyboardInterrupt):
+        compare("digits-2", EXPERIMENT, tmp_path, ["ours"], [0])
+    compare("digits-2", EXPERIMENT, tmp_path, ["ours"], [0])
+    assert without_times(load(tmp_path, "ours")) == without_times(load(done, "ours"))
+
+
+@pytest.mark.parametrize("state", [b"half", None])
+def test_a_run_with_a_damaged_state_starts_again(
+    state: bytes | None, done: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "finetune" / "seed-0"
+    folder.mkdir(parents=True)
+    if state:
+        (folder / "state.safetensors").write_bytes(state)
+    scores = [{"tasks": [{"accuracy": {"sample": 0.5}}]}]
+    progress = {"scores": scores, "seconds_learning": [1.0], "seconds": 1.0}
+    (folder / "scores.json").write_text(json.dumps(progress))
+    config = done / "finetune" / "seed-0" / "config.toml"
+    (folder / "config.toml").write_bytes(config.read_bytes())
     compare("digits-2", EXPERIMENT, tmp_path, ["finetune"], [0])
-    path = Path("finetune") / "seed-0.json"
-    assert outcome(tmp_path / path) == outcome(done / path)
+    assert without_times(load(tmp_path, "finetune")) == without_times(load(done, "finetune"))
 
 
-def test_other_settings_and_other_folders_are_refused(done: Path, tmp_path: Path) -> None:
+def test_other_settings_and_other_folders_are_rejected(done: Path, tmp_path: Path) -> None:
     with pytest.raises(RememberingError, match="other settings"):
         compare("digits-2", Experiment(), done, ["ncm"], [0])
+    with pytest.raises(RememberingError, match=r"other settings \(experiment: see"):
+        compare("digits-3", EXPERIMENT, done, ["slda"], [0])
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RememberingError, match="holds no comparison"):
         compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
 
 
-def test_methods_with_a_memory_have_the_same_unless_told_otherwise(tmp_path: Path) -> None:
-    """20 images for each class of each task; here there are only 8 to keep."""
+def test_all_replay_memories_have_the_same_size_unless_it_is_given(tmp_path: Path) -> None:
+    """20 images per class of each task; here there are only 8 per class."""
     methods, other = ["icarl", "der", "mnemonics"], {"mnemonics": {"memory": 40.0, "epochs": 0.0}}
     compare("digits-2", EXPERIMENT, tmp_path, methods, [0], options=other)
-    found = {name: load_record(tmp_path / name / "seed-0.json") for name in methods}
-    allowed = {name: record["options"]["memory"] for name, record in found.items()}
-    assert allowed == {"icarl": 200, "der": 200, "mnemonics": 40}
-    kept = {name: record["kept"]["images"] for name, record in found.items()}
-    assert kept == {"icarl": 80, "der": 80, "mnemonics": 40}
-    assert found["mnemonics"]["given"] == other["mnemonics"]
+    found = {name: load(tmp_path, name) for name in methods}
+    sizes = {name: result.method.options["memory"] for name, result in found.items()}
+    assert sizes == {"icarl": 200, "der": 200, "mnemonics": 40}
+    images = {name: result.footprint.replay_images for name, result in found.items()}
+    assert images == {"icarl": 80, "der": 80, "mnemonics": 40}
+    assert found["mnemonics"].config.options == other["mnemonics"]
     assert load_comparison(tmp_path).command.endswith(
         "--options mnemonics.memory=40 mnemonics.epochs=0 --seeds 0"
     )
 
 
-def test_a_memory_grows_with_the_tasks() -> None:
-    """In permuted digits, too, where all tasks have the same classes."""
+def test_the_replay_memory_grows_with_the_tasks() -> None:
+    """Also for permuted digits, where all tasks have the same classes."""
     permuted = replace(EXPERIMENT, stream=replace(EXPERIMENT.stream, kind="permute", tasks=3))
-    entry = contestants.CONTESTANTS["icarl"]
-    assert entry.options({}, make_stream(permuted)) == {"memory": 600}
+    assert METHODS["icarl"].options({}, make_stream(permuted))["memory"] == 600
 
 
-def test_what_only_began_does_not_bind(tmp_path: Path) -> None:
-    """A first try that fails can be corrected in the same folder."""
-    few = {"icarl": {"memory": 1.0}}
-    with pytest.raises(RememberingError, match="no room for one of each class"):
-        compare("digits-3", EXPERIMENT, tmp_path, ["icarl"], [0], options=few)
-    assert (tmp_path / "compare.toml").is_file()
-    compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0])
-    assert load_record(tmp_path / "icarl" / "seed-0.json")["options"]["memory"] == 200
-
-
-def test_a_method_that_fails_can_be_given_other_options(tmp_path: Path) -> None:
-    compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
+def test_a_run_that_failed_before_its_first_task_can_be_corrected(tmp_path: Path) -> None:
     few, enough = {"icarl": {"memory": 1.0}}, {"icarl": {"memory": 20.0}}
-    with pytest.raises(RememberingError, match="no room for one of each class"):
-        compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0], options=few)
+    with pytest.raises(RememberingError, match="memory of 1"):
+        compare("digits-3", EXPERIMENT, tmp_path, ["icarl"], [0], options=few)
+    assert (tmp_path / "icarl" / "seed-0" / "config.toml").is_file()
+    compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
     compare("digits-2", EXPERIMENT, tmp_path, ["icarl"], [0], options=enough)
-    assert load_record(tmp_path / "icarl" / "seed-0.json")["kept"]["images"] == 20
+    assert load(tmp_path, "icarl").footprint.replay_images == 20
 
 
-def test_one_bad_option_stops_all_before_they_begin(tmp_path: Path) -> None:
+def test_one_bad_option_stops_all_methods_before_they_start(tmp_path: Path) -> None:
     bad = {"ewc": {"strength": -1.0}}
     with pytest.raises(RememberingError, match=r"ewc.strength = -1"):
         compare("digits-2", EXPERIMENT, tmp_path / "out", ["ncm", "ewc"], [0], options=bad)
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_that_change_nothing_are_not_other_settings(
+def test_settings_that_do_not_change_results_may_differ(
     done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "Backbone", None)  # would fail if anything were left
-    compare("digits-2", replace(EXPERIMENT, description="In other words."), done, ["ncm"], [0])
+    monkeypatch.setattr(module, "Backbone", None)  # fails if anything is left to run
+    other = replace(EXPERIMENT, description="In other words.", baselines=())
+    compare("digits-2", other, done, ["ncm"], [0])
     learning = replace(EXPERIMENT.learning, epochs=2)
-    with pytest.raises(
-        RememberingError, match=r"other settings \(learning.epochs: see compare.toml"
-    ):
+    with pytest.raises(RememberingError, match=r"other settings \(learning.epochs: see finetune"):
         compare("digits-2", replace(EXPERIMENT, learning=learning), done, ["ncm"], [0])
 
 
-def test_an_option_at_its_default_is_no_other_option(tmp_path: Path) -> None:
+def test_an_option_at_its_default_is_not_another_option(tmp_path: Path) -> None:
     compare("digits-2", EXPERIMENT, tmp_path, ["slda"], [0])
-    usual = {"slda": dict(contestants.CONTESTANTS["slda"].defaults)}
-    compare("digits-2", EXPERIMENT, tmp_path, ["slda"], [0, 1], options=usual)
-    assert (tmp_path / "slda" / "seed-1.json").is_file()
+    defaults = {"slda": dict(METHODS["slda"].defaults)}
+    compare("digits-2", EXPERIMENT, tmp_path, ["slda"], [0, 1], options=defaults)
+    assert load(tmp_path, "slda", 1).config.options == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["options = 3", "[options]\nncm = 3", "[options.ncm]\nx = 'y'", "="]
-)
+@pytest.mark.parametrize("text", ["options = 3", "[options]\nx = 'y'", "="])
 def test_damaged_settings_are_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "compare.toml").write_text(text)
-    with pytest.raises(RememberingError, match=r"compare\.toml is damaged"):
+    path = tmp_path / "ncm" / "seed-0" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(RememberingError, match=r"config\.toml"):
         compare("digits-2", EXPERIMENT, tmp_path, ["ncm"], [0])
 
 
-def test_other_options_are_refused(tmp_path: Path) -> None:
+def test_other_options_are_rejected(tmp_path: Path) -> None:
     def ranpac(**options: float) -> None:
         compare("digits-2", EXPERIMENT, tmp_path, ["ranpac"], [0], options={"ranpac": options})
 
@@ -263,73 +287,40 @@ def test_other_options_are_refused(tmp_path: Path) -> None:
         ranpac(projection=101)
 
 
-def test_a_method_left_out_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = LeftOut("SupSup", "Wortsman et al. (2020)", "it needs convolutions", "SupSup")
-    monkeypatch.setattr(comparing, "LEFT_OUT", {"supsup": method})
-    compare("cifar10-5", EXPERIMENT, tmp_path / "out", ["ncm"], [0])
-    text = write_report([tmp_path / "out"], tmp_path / "page").read_text()
-    assert "SupSup is left out: it needs convolutions" in text
-    assert "26.2&nbsp;±&nbsp;0.46" in text
+def test_an_experiment_keeps_its_model_and_runs_its_baselines(ran: Path) -> None:
+    assert {path.name for path in ran.iterdir()} == {
+        "config.toml",
+        "model",
+        "results.json",
+        "baselines",
+    }
+    assert {path.parent.name for path in ran.glob("baselines/*/results.json")} == {"ncm", "joint"}
+    assert RememberingTransformer.load(ran / "model").learned == 2
+    (group,), comparisons = collect([ran])
+    assert (group.units, comparisons) == (("sample", "group_32", "group_128", "task"), [])
+    assert [baseline.method for baseline in group.baselines] == ["joint", "ncm"]
+    assert group.command == "remember run digits-2 --seeds 0"
 
 
-class TestCommand:
-    @pytest.fixture
-    def file(self, tmp_path: Path) -> Path:
-        path = tmp_path / "two.toml"
-        path.write_text(TOML)
-        return path
+def test_a_comparison_and_an_experiment_agree(done: Path, ran: Path) -> None:
+    model, ours = read_result(ran / "results.json"), load(done, "ours")
+    assert model.units["sample"] == ours.units["sample"]
+    baseline = read_result(ran / "baselines" / "ncm" / "results.json")
+    assert baseline.units == load(done, "ncm").units
 
-    def test_prints_a_table_and_reports(
-        self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        out = tmp_path / "out"
-        words = ["compare", str(file), "--methods", "ncm,slda", "--seeds", "0,1", "--out", str(out)]
-        assert main([*words, "--options", "slda.shrinkage=0.01"]) == 0
-        shown = capsys.readouterr()
-        assert "nearest class mean (SimpleCIL)" in shown.out
-        assert "ncm, seed 0: " in shown.err
-        assert "4 of 4" in shown.err
-        assert load_comparison(out).command == (
-            "remember compare PATH/two.toml --methods ncm,slda --options slda.shrinkage=0.01 "
-            "--seeds 0,1"
-        )
-        assert main(["report", str(out), "--out", str(tmp_path / "page")]) == 0
-        assert (tmp_path / "page" / "compare-two-bundled-cost.png").is_file()
 
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (["--methods", "ewx"], "did you mean 'ewc'"),
-            (["--methods", "EWC"], "did you mean 'ewc'"),
-            (["--data", "elsewhere"], "not read from elsewhere; leave out --data"),
-            (["--image-size", "0"], "0"),
-            (["--options", "ewc.strength=-5"], "ewc.strength = -5 must be a finite number, 0 or"),
-            (["--methods", "nothing-like-it"], "known are ours"),
-            (["--seeds", "a"], "not a list of whole numbers"),
-            (["--seeds", ""], "--seeds is empty"),
-            (["--small"], "has no [small] settings"),
-            (["--options", "ewc=3"], "must be METHOD.OPTION=NUMBER"),
-            (["--options", "ewx.strength=3"], "no method 'ewx'; did you mean 'ewc'"),
-            (["--options", "ewc.strenght=3"], "'ewc' 'strenght'; did you mean 'strength'"),
-            (["--options", "ewc.x=3"], "no option of 'ewc' 'x'; known are strength, images"),
-            (["--options", "ours.rank=3"], "method 'ours' has no options"),
-            (["--options", "ewc.strength=much"], "'much' is no finite number"),
-            (["--options", "ewc.strength=nan"], "'nan' is no finite number"),
-            (["--options", "ewc.images=1", "ewc.images=2"], "ewc.images twice"),
-            (["--methods", "si", "--options", "ewc.images=1"], "not among the --methods"),
-        ],
-    )
-    def test_mistakes(
-        self, words: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """None of them leaves anything that a corrected command would stumble over."""
-        out = file.parent / "out"
-        assert main(["compare", str(file), "--out", str(out), *words]) == 1
-        assert message in capsys.readouterr().err
-        assert not out.exists()
+def test_a_finished_experiment_is_resumed_only_with_the_same_settings(ran: Path) -> None:
+    with pytest.raises(RememberingError, match="add --resume to continue it"):
+        run_experiment("digits-2", EXPERIMENT, ran)
+    results = run_experiment("digits-2", EXPERIMENT, ran, resume=True)
+    assert [result.config.method for result in results] == ["model", "ncm", "joint"]
+    for changes, name in (({"seed": 1}, "learning.seed"), ({"rank": 2}, "learning.rank")):
+        other = replace(EXPERIMENT, learning=replace(EXPERIMENT.learning, **changes))
+        with pytest.raises(RememberingError, match=rf"other settings \({name}: see config\.toml"):
+            run_experiment("digits-2", other, ran, resume=True)
 
-    def test_lists_the_methods(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["compare", "--list"]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == list(contestants.CONTESTANTS)
-        assert any(line.endswith("nearest class mean (SimpleCIL)") for line in lines)
+
+def test_baselines_can_be_added_to_an_experiment(ran: Path) -> None:
+    more = replace(EXPERIMENT, baselines=("ncm", "joint", "slda"))
+    *_, added = run_experiment("digits-2", more, ran, resume=True)
+    assert added.config.method == "slda"

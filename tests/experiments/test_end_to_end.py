@@ -1,25 +1,25 @@
-"""The whole way: bundled backbone, real digits, floors that a broken part would miss."""
+"""The whole product: bundled backbone, real digits, floors that a broken part would miss."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
+from remembering import schema
 from remembering.cli import main
 from remembering.cli.demo import demo
+from remembering.data.sources import load
+from remembering.evaluation.metrics import accuracy
+from remembering.experiments.result import RoutingResult, RunResult, read_result
 from remembering.model import RememberingTransformer
 from remembering.runtime.progress import SILENT
 from remembering.storage.manifest import read_manifest
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "src/remembering/report/results.schema.json").read_text()
-)
 pytestmark = pytest.mark.slow
-TINY = "--per-class 20 --epochs 2 --router.feature_rank-steps 5 --baselines"
+TINY = "--per-class 20 --epochs 2 --router.feature-steps 5 --baselines"
 
 
 def run(out: Path, options: str) -> None:
@@ -34,102 +34,112 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(out: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return data
+def result(out: Path) -> RunResult:
+    return read_result(out / "results.json")
 
 
-def test_results_follow_the_schema(results: dict[str, Any]) -> None:
-    jsonschema.validate(results, SCHEMA)
+@pytest.fixture(scope="module")
+def routing(result: RunResult) -> RoutingResult:
+    assert result.routing is not None
+    return result.routing
 
 
-def test_single_images_are_answered_right(results: dict[str, Any]) -> None:
-    assert results["accuracy"]["sample"] >= 0.93
-    assert results["routing_accuracy"]["sample"] >= 0.93
-    assert results["router_alone_accuracy"] >= 0.93
-    assert results["router"]["layers"] == [2, 3, 4, 5, 6]
-    assert "router" in results["combination"]
+def baseline(out: Path, name: str) -> RunResult:
+    return read_result(out / "baselines" / name / "results.json")
 
 
-def test_the_paper_routes_whole_tasks(results: dict[str, Any]) -> None:
-    paper = results["compared"]
-    assert paper["router"]["kind"] == "autoencoder"
-    assert paper["routing_accuracy"]["task"] == 1.0
-    assert paper["routing_accuracy"]["group_32"] > 0.8
-    assert 0.4 < paper["routing_accuracy"]["sample"] < 0.9  # chance is 0.2
-    assert paper["accuracy"]["task"] == results["oracle_task_accuracy"]
+def test_results_follow_the_schema(out: Path) -> None:
+    for path in out.rglob("results.json"):
+        jsonschema.validate(json.loads(path.read_text()), schema.json_schema(RunResult))
 
 
-def test_novelty_is_told_at_the_rate_that_is_asked(results: dict[str, Any]) -> None:
-    novelty = results["novelty"]
-    assert all(alarms < 0.1 for alarms in novelty["false_alarms"])
-    assert all(auroc > 0.85 for auroc in novelty["auroc"][:-1])
-    assert novelty["auroc"][-1] is None
+def test_accuracy_on_single_images(result: RunResult, routing: RoutingResult) -> None:
+    sample = result.units["sample"]
+    assert sample.accuracy >= 0.93
+    assert (sample.routing_accuracy or 0) >= 0.93
+    assert (routing.router_alone_after[-1] or 0) >= 0.93
+    assert routing.router.settings.layers == (2, 3, 4, 5, 6)
 
 
-def test_nothing_is_forgotten_by_adapters_and_much_by_fine_tuning(results: dict[str, Any]) -> None:
-    assert results["oracle_task_accuracy"] >= 0.97
-    assert results["baselines"]["joint"]["accuracy"] >= 0.95
-    assert results["baselines"]["finetune"]["accuracy"] < 0.5
-    assert results["baselines"]["finetune"]["forgetting"] > 0.4
+def test_the_papers_router_routes_whole_tasks(routing: RoutingResult) -> None:
+    paper = routing.compared
+    assert paper is not None
+    assert (paper.settings.kind, paper.score_name) == ("autoencoder", "reconstruction error")
+    routed = {unit: found.routing_accuracy or 0.0 for unit, found in paper.units.items()}
+    assert routed["task"] == 1.0
+    assert routed["group_32"] > 0.8
+    assert 0.4 < routed["sample"] < 0.9  # chance is 0.2
+    assert paper.units["task"].accuracy == routing.oracle_after[-1]
 
 
-def test_the_matrix_and_the_curves_agree(results: dict[str, Any]) -> None:
-    for i, row in enumerate(results["accuracy_matrix"]):
-        learned = row[: i + 1]
-        assert row[i + 1 :] == [None] * (4 - i)
-        assert results["accuracy_after"]["sample"][i] == pytest.approx(sum(learned) / len(learned))
+def test_false_alarms_have_the_target_rate(routing: RoutingResult) -> None:
+    assert all(rate is not None and rate < 0.1 for rate in routing.novelty.false_alarms)
+    *before, last = routing.novelty.auroc
+    assert all(auroc is not None and auroc > 0.85 for auroc in before)
+    assert last is None
 
 
-def test_the_footprint_adds_up(results: dict[str, Any]) -> None:
-    footprint = results["footprint"]
+def test_adapters_forget_nothing_and_fine_tuning_much(out: Path, routing: RoutingResult) -> None:
+    assert (routing.oracle_after[-1] or 0) >= 0.97
+    assert baseline(out, "joint").units["sample"].accuracy >= 0.95
+    fine_tuned = baseline(out, "finetune").units["sample"]
+    assert fine_tuned.accuracy < 0.5
+    assert (fine_tuned.forgetting or 0) > 0.4
+
+
+def test_matrix_and_curve_agree(result: RunResult) -> None:
+    sample = result.units["sample"]
+    for i, row in enumerate(sample.matrix):
+        learned = [value for value in row[: i + 1] if value is not None]
+        assert row[i + 1 :] == (None,) * (4 - i)
+        assert sample.accuracy_after[i] == pytest.approx(sum(learned) / (i + 1))
+
+
+def test_footprint_by_hand(result: RunResult) -> None:
+    footprint = result.footprint
     rank, layers, dim = 4, 6, 96
-    assert footprint["adapters"] == 5 * 4 * layers * 2 * dim * rank
-    assert footprint["heads"] == 10 * (dim + 1)
-    features, usual, feature_adapter = 5 * 2 * dim, 64, 4 * layers * 2 * dim * 8
-    expert = 2 + 2 * features + usual * features + usual
-    assert footprint["routers"] == 5 * expert + features**2 + 2 + feature_adapter
-    assert footprint["replay_bytes"] == 0
-    assert footprint["bytes"] > 8 * features**2
-    parts = ("adapters", "heads", "routers")
-    assert footprint["total_parameters"] == sum(footprint[part] for part in parts)
+    assert footprint.adapters == 5 * 4 * layers * 2 * dim * rank
+    assert footprint.heads == 10 * (dim + 1)
+    features, calibration, feature_adapter = 5 * 2 * dim, 64, 4 * layers * 2 * dim * 8
+    expert = 2 + 2 * features + calibration * features + calibration
+    assert footprint.routers == 5 * expert + features**2 + 2 + feature_adapter
+    assert footprint.replay_bytes == 0
+    assert footprint.bytes > 8 * features**2
+    assert footprint.parameters == footprint.adapters + footprint.heads + footprint.routers
 
 
 def test_plots_and_page_are_written(out: Path) -> None:
-    for name in ("accuracy.png", "accuracy.svg", "reconstruction-errors.png", "report/report.html"):
+    for name in ("accuracy.png", "accuracy.svg", "router-scores.png", "report/report.html"):
         assert (out / name).stat().st_size > 1000
     assert "100.0" in (out / "report/report.html").read_text()
 
 
-def test_the_model_of_the_run_answers(out: Path) -> None:
-    from remembering.data.sources import load
-
-    model = RememberingTransformer.load(out / "model")
+def test_the_model_of_the_run_predicts(out: Path) -> None:
     test = load("digits").test
-    prediction = model.predict(test.images)
-    right = [a == b for a, b in zip(prediction.labels, test.labels.tolist(), strict=True)]
-    assert sum(right) / len(right) > 0.93
+    answers = RememberingTransformer.load(out / "model").predict(test.images).labels
+    assert accuracy(answers, test.labels.tolist()) > 0.93
 
 
 @pytest.mark.parametrize("capacity", [3, 2])
 def test_under_a_capacity(capacity: int, tmp_path: Path) -> None:
     paper = "--router.kind autoencoder --router.epochs 50"
     run(tmp_path, f"--capacity {capacity} {paper} --baselines")
-    results = json.loads((tmp_path / "results.json").read_text())
-    jsonschema.validate(results, SCHEMA)
+    result = read_result(tmp_path / "results.json")
     manifest = read_manifest(tmp_path / "model")
     assert len(manifest.adapters) == capacity
     assert {str(task.adapter) for task in manifest.tasks} == set(manifest.adapters)
-    assert results["oracle_task_accuracy"] > 0.85
-    assert results["footprint"]["adapters"] == capacity * 4 * 6 * 2 * 96 * 4
-    assert results["footprint"]["replay_bytes"] > 0
+    assert result.routing is not None
+    assert (result.routing.oracle_after[-1] or 0) > 0.85
+    assert result.footprint.adapters == capacity * 4 * 6 * 2 * 96 * 4
+    assert result.footprint.replay_bytes > 0
 
 
-def test_several_seeds_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_seeds_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, f"--seeds 0,1 {TINY}")
     assert "seeds 0, 1" in " ".join(capsys.readouterr().out.split())
-    seeds = [json.loads(p.read_text())["seed"] for p in sorted(tmp_path.rglob("results.json"))]
-    assert seeds == [0, 1]
+    results = [read_result(path) for path in sorted(tmp_path.rglob("results.json"))]
+    assert [result.seed for result in results] == [0, 1]
+    assert results[0].config.command == ("run", "digits-5", *TINY.split())
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 0
     assert (tmp_path / "page" / "report.html").exists()
 

@@ -36,7 +36,7 @@ def command(out: Path) -> list[str]:
 def outcome(out: Path) -> dict[str, object]:
     """Every file of the model, and the results apart from times."""
     results = json.loads((out / "results.json").read_text())
-    for key in ("seconds", "seconds_learning"):
+    for key in ("seconds", "seconds_learning", "images_per_second"):
         results.pop(key)
     files = {
         str(path.relative_to(out)): path.read_bytes()
@@ -46,7 +46,7 @@ def outcome(out: Path) -> dict[str, object]:
     return {"results": results, **files}
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -78,7 +78,7 @@ def test_killed_anywhere_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert not (cut / ".lock").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     digits = load("digits").train
     for i, (image, label) in enumerate(zip(digits.images[:60], digits.labels[:60], strict=True)):

@@ -17,7 +17,7 @@ from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.runtime.files import write_atomic
 from remembering.storage import artifacts as parts
-from remembering.storage import store
+from remembering.storage.verify import verify
 
 TASKS = 6
 
@@ -177,7 +177,7 @@ def test_a_file_lost_from_the_folder_is_written_again(folder: Path) -> None:
     lost = next((folder / "adapters").glob("0001-*/adapter_config.json"))
     lost.unlink()
     again.save(folder)
-    assert store.verify(folder) == []
+    assert verify(folder) == []
 
 
 def test_a_reader_goes_on_after_its_files_are_removed(
@@ -221,7 +221,7 @@ def test_leftovers_of_a_killed_writer_are_removed(folder: Path) -> None:
     (folder / "adapters" / "0099-0123456789ab").mkdir()
     (folder / "adapters" / "0099-0123456789ab" / "adapter_config.json").write_bytes(b"{}")
     again.save(folder)
-    assert store.verify(folder) == []
+    assert verify(folder) == []
     assert not list(folder.rglob("*.unfinished"))
     assert not list(folder.rglob("0099-*"))
 

@@ -24,7 +24,7 @@ from remembering.data.decoding import read_image
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.storage.manifest import read_manifest
-from remembering.storage.store import verify
+from remembering.storage.verify import verify
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -38,7 +38,7 @@ def write_tasks(folder: Path, checkpoint: Path, done: Event) -> None:
     done.set()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_readers_always_see_a_complete_state(tmp_path: Path) -> None:
     checkpoint = make_checkpoint("vit", tmp_path / "checkpoint")
     folder, done = tmp_path / "model", SPAWN.Event()
@@ -72,7 +72,7 @@ def save_with_limit(folder: Path, checkpoint: Path, limit: int, prediction: Any)
         prediction.put(str(error))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("limit", [0, 300, 2500])
 def test_a_full_disk_leaves_the_old_state(limit: int, tmp_path: Path) -> None:
     checkpoint = make_checkpoint("vit", tmp_path / "checkpoint")
@@ -158,7 +158,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(result)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_thousands_of_mutated_images_do_no_harm(tmp_path: Path) -> None:
     rng = random.Random(0)
     originals = []
@@ -180,7 +180,7 @@ def test_thousands_of_mutated_images_do_no_harm(tmp_path: Path) -> None:
     assert 100 < read < 2900, "some are still images, some are not"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_mutated_model_folders_are_refused_or_answer(backbone: Backbone, tmp_path: Path) -> None:
     """Any byte of any file: a sentence, or a model; and nothing is written."""
     folder = tmp_path / "model"
@@ -218,7 +218,7 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("capacity", [10, None])
 def test_two_hundred_tasks(capacity: int | None, backbone: Backbone, tmp_path: Path) -> None:
     """Memory and open files stay flat, every state loads, and no adapter ever changes.

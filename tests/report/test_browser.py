@@ -1,10 +1,11 @@
-"""The page in a real browser: it renders, is silent, shows the numbers and fits a phone."""
+"""The page in a real browser: it renders without messages, shows the numbers, fits a phone."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -13,14 +14,14 @@ from PIL import Image
 
 from remembering.report.page import write_report
 
-from .example import make_results, write_run
+from .example import baselines, make_result, unit_result, write_run
 from .test_page import HOSTILE, Document
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.integration,
     pytest.mark.skipif(
         BROWSER is None,
         reason="no chromium, chromium-browser or google-chrome on PATH; install one to run this",
@@ -62,11 +63,12 @@ def browse(file: Path, profile: Path, *options: str) -> tuple[str, list[str]]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("browser")
-    for seed, accuracy in ((0, 0.5), (1, 0.6), (2, 0.7)):
-        results = make_results(seed=seed)
-        results["accuracy"]["sample"] = accuracy
-        results["tasks"][0]["name"] = HOSTILE
-        write_run(runs / f"{seed}", results)
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        units = make_result().units | {"sample": unit_result([1.0] * 4 + [accuracy])}
+        result = make_result(seed=seed, units=units)
+        first, *others = result.tasks
+        tasks = (replace(first, name=HOSTILE), *others)
+        write_run(runs / f"{seed}", replace(result, tasks=tasks), *baselines(seed))
     return write_report([runs], runs / "out")
 
 
@@ -76,7 +78,7 @@ def test_renders_silently_with_the_numbers_of_the_results(page: Path, tmp_path: 
     document = Document(dom)
     for number in ("60.0 ± 10.0", "87.0 ± 0.0", "95.0 ± 0.0", "97.0 ± 0.0", "19.8 ± 0.0"):
         assert number in document.text.replace("\u00a0", " ")
-    assert document.tags["svg"] == 3
+    assert document.tags["svg"] == 4
     assert document.tags["script"] == 0
 
 

@@ -1,19 +1,20 @@
-"""The page as a document: what it says, what it escapes, and that it stands alone."""
+"""The page as a document: its content, escaping, accessibility, and independence."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from remembering.errors import RememberingError
+from remembering.experiments.result import MethodInfo
 from remembering.report.page import write_report
 
-from .example import make_results, write_run
+from .example import baselines, make_baseline, make_result, write_run
 
 VOID = {"meta", "link", "br", "img", "hr"}
 
@@ -56,12 +57,12 @@ class Document(HTMLParser):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of three groups: two seeds, a variant, and another experiment."""
+    """The page of three groups: two seeds with baselines, a variant, and another experiment."""
     runs = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
-        write_run(runs / f"a{seed}", make_results(seed=seed), config=f"seed = {seed}\n")
-    write_run(runs / "b", make_results(variant="E=3"), config="capacity = 3\n")
-    write_run(runs / "c", make_results(task_count=12, experiment="long", published=None))
+        write_run(runs / f"a{seed}", make_result(seed=seed), *baselines(seed))
+    write_run(runs / "b", make_result(variant="E=3", epochs=33))
+    write_run(runs / "c", make_result(12, experiment="long"))
     return write_report([runs], runs / "out")
 
 
@@ -70,19 +71,20 @@ def page(written: Path) -> str:
     return written.read_text("utf-8")
 
 
-def test_page_tells_everything(page: str) -> None:
+def test_page_is_complete(page: str) -> None:
     text = Document(page).text
     for needed in (
         "How to read this",
-        "The only one that is called class-incremental accuracy",
+        "The only unit whose accuracy is called class-incremental accuracy",
         "one adapter is chosen for the whole test set of a task",
+        "Results of 8 runs",
         "61.0 ± 0.0",
         "99.3 ± 0.24 (Table 1)",
         "CIFAR-10 in five tasks of two classes",
         "backbone bundled, data digits at 28×28 px, 5 tasks",
-        "seed = 1",
-        "capacity = 3",
+        "epochs = 33",
         "2.8.0",
+        "0123abcd",
         "remember run cifar10-5 --small --seeds 0,1",
         "remember run long --small --seeds 0",
         "FeTrIL",
@@ -117,13 +119,13 @@ def test_plots_are_written_beside_the_page(written: Path) -> None:
     names = {path.name for path in written.parent.iterdir()}
     assert {"report.html", "footprint.png", "footprint.svg"} <= names
     assert "cifar10-5-small-bundled-accuracy.svg" in names
-    assert "cifar10-5-e-3-small-bundled-reconstruction.png" in names
+    assert "cifar10-5-e-3-small-bundled-router-scores.png" in names
     assert "cifar10-5-small-bundled-variants.png" in names
     assert not [name for name in names if name.startswith(".")]
 
 
 def test_same_results_same_page(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", make_results())
+    run = write_run(tmp_path / "a", make_result())
     first = write_report([run], tmp_path / "one").read_bytes()
     assert write_report([run], tmp_path / "two").read_bytes() == first
 
@@ -132,22 +134,27 @@ HOSTILE = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;--></s
 
 
 def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
-    run: dict[str, Any] = make_results(
+    result = make_result(
         experiment=HOSTILE,
         variant=HOSTILE,
         description=HOSTILE,
         backbone=HOSTILE,
         data=HOSTILE,
-        router={"kind": HOSTILE},
+        command=("run", HOSTILE),
         environment={HOSTILE: HOSTILE},
-        published={"accuracy": 1, "deviation": None, "unit": "task", "where": HOSTILE},
     )
-    for task in run["tasks"]:
-        task["name"] = HOSTILE
-        task["classes"] = [HOSTILE]
-    run["baselines"][HOSTILE] = run["baselines"]["finetune"]
-    folders = [write_run(tmp_path / "a", run, config=HOSTILE)]
-    folders.append(write_run(tmp_path / "b", {**run, "variant": "other"}))
+    tasks = tuple(replace(task, name=HOSTILE, classes=(HOSTILE,)) for task in result.tasks)
+    result = replace(result, tasks=tasks)
+    baseline = make_baseline(
+        "lwf",
+        [0.5] * 5,
+        experiment=HOSTILE,
+        variant=HOSTILE,
+        backbone=HOSTILE,
+        method=MethodInfo(HOSTILE, HOSTILE, HOSTILE),
+    )
+    other = replace(result, config=replace(result.config, variant="other"))
+    folders = [write_run(tmp_path / "a", result, baseline), write_run(tmp_path / "b", other)]
     document = Document(write_report(folders, tmp_path / "out").read_text("utf-8"))
     assert document.tags["script"] == document.tags["img"] == 0
     assert not document.values("onerror")
@@ -156,20 +163,12 @@ def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
 
 def test_names_that_look_alike_do_not_overwrite_each_other(tmp_path: Path) -> None:
     runs = [
-        write_run(tmp_path / "a", make_results(variant="E=3")),
-        write_run(tmp_path / "b", make_results(variant="e 3")),
+        write_run(tmp_path / "a", make_result(variant="E=3")),
+        write_run(tmp_path / "b", make_result(variant="e 3")),
     ]
     document = Document(write_report(runs, tmp_path / "out").read_text("utf-8"))
     assert "cifar10-5-e-3-small-bundled-2" in document.values("id")
     assert (tmp_path / "out" / "cifar10-5-e-3-small-bundled-2-accuracy.png").is_file()
-
-
-def test_page_without_configuration_or_router_errors(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", make_results(reconstruction_errors=[], published=None))
-    (run / "config.toml").unlink()
-    document = Document(write_report([run], tmp_path / "out").read_text("utf-8"))
-    assert "config.toml" not in document.text
-    assert not list((tmp_path / "out").glob("*reconstruction*"))
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
@@ -180,4 +179,4 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(RememberingError, match="cannot be written"):
-        write_report([write_run(tmp_path / "a", make_results())], tmp_path / "file")
+        write_report([write_run(tmp_path / "a", make_result())], tmp_path / "file")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from remembering.report.results import Group
+from remembering.experiments.result import NoveltyResult, RunResult
+from remembering.report.collect import group_runs
+from remembering.report.groups import Group
+from remembering.report.table import Table
 from remembering.report.tables import (
-    Table,
     novelty_table,
     published_table,
     summary_table,
@@ -17,7 +20,12 @@ from remembering.report.tables import (
     units_table,
 )
 
-from .example import make_results
+from .example import baselines, compared_result, make_result, routing_result, unit_result
+
+
+def group(*results: RunResult) -> Group:
+    (found,) = group_runs(results)
+    return found
 
 
 def column(table: Table, header: str) -> dict[str, str]:
@@ -26,102 +34,112 @@ def column(table: Table, header: str) -> dict[str, str]:
 
 
 def test_units_table_of_one_seed() -> None:
-    table = units_table(Group.of([make_results()]))
+    table = units_table(group(make_result(), *baselines()))
     assert column(table, "Accuracy (%)") == {
         "sample": "61.0",
         "group_32": "87.0",
         "group_128": "95.0",
         "task": "97.0",
-        "right adapter given": "98.0",
+        "correct adapter given": "98.0",
         "routing ablated": "44.0",
         "joint training": "93.0",
         "sequential fine-tuning": "19.8",
     }
     routed = column(table, "Routing accuracy (%)")
     assert (routed["sample"], routed["task"], routed["joint training"]) == ("62.0", "100.0", "–")
-    forgot = column(table, "Forgetting (points)")
-    assert (forgot["sample"], forgot["task"]) == ("12.3", "–")
-    assert forgot["sequential fine-tuning"] == "81.0"
+    forgotten = column(table, "Forgetting (points)")
+    assert (forgotten["sample"], forgotten["task"]) == ("12.3", "–")
+    assert forgotten["sequential fine-tuning"] == "81.0"
     paper = column(table, "Paper (%)")
     assert (paper["sample"], paper["task"]) == ("–", "99.3 ± 0.24 (Table 1)")
     for fact in ("bundled", "digits", "28×28", "seed 0", "5 tasks"):
         assert fact in table.caption
 
 
+def test_a_second_router_has_its_own_columns() -> None:
+    result = make_result(routing=routing_result(5, compared=compared_result(5, 0.3)))
+    table = units_table(group(result))
+    assert column(table, "Accuracy, autoencoder router (%)")["sample"] == "30.0"
+    assert column(table, "Routing accuracy, autoencoder router (%)")["sample"] == "31.0"
+    assert column(table, "Accuracy, autoencoder router (%)")["task"] == "–"
+
+
+def test_router_alone_is_shown_if_it_was_measured() -> None:
+    result = make_result(2, routing=routing_result(2, router_alone_after=(0.9, 0.7)))
+    table = units_table(group(result))
+    assert column(table, "Accuracy (%)")["router alone"] == "70.0"
+
+
 def test_several_seeds_show_their_deviation() -> None:
-    runs = [make_results(seed=seed) for seed in (0, 1, 2)]
-    for run, accuracy in zip(runs, (0.5, 0.6, 0.7), strict=True):
-        run["accuracy"]["sample"] = accuracy
-    assert column(units_table(Group.of(runs)), "Accuracy (%)")["sample"] == "60.0 ± 10.0"
+    results = [
+        make_result(2, seed, units={"sample": unit_result([1.0, accuracy])})
+        for seed, accuracy in enumerate((0.5, 0.6, 0.7))
+    ]
+    assert column(units_table(group(*results)), "Accuracy (%)")["sample"] == "60.0 ± 10.0"
 
 
 def test_a_number_that_some_seeds_lack_says_so() -> None:
-    group = Group.of([make_results(seed=0), make_results(seed=1, baselines={})])
-    assert column(units_table(group), "Accuracy (%)")["joint training"] == "93.0 (1 of 2 seeds)"
+    table = units_table(group(make_result(), make_result(seed=1), *baselines()))
+    assert column(table, "Accuracy (%)")["joint training"] == "93.0 (1 of 2 seeds)"
 
 
-def test_what_was_not_measured_leaves_no_row_and_no_column() -> None:
-    lean = make_results(
-        task_count=1, published=None, forgetting=None, ablated_accuracy=None, baselines={}
-    )
-    table = units_table(Group.of([lean]))
+def test_what_was_not_measured_has_no_row_and_no_column() -> None:
+    routing = routing_result(1, ablated_after=(None,))
+    table = units_table(group(make_result(1, experiment="digits", routing=routing)))
     assert table.headers == ("Routing unit", "Accuracy (%)", "Routing accuracy (%)")
-    assert [row[0] for row in table.rows][4:] == ["right adapter given"]
+    assert [row[0] for row in table.rows][4:] == ["correct adapter given"]
 
 
 def test_published_number_is_shown_even_if_its_unit_was_not_run() -> None:
-    run = make_results(units=["sample"])
-    for key in ("accuracy", "routing_accuracy", "accuracy_after"):
-        run[key] = {"sample": run[key]["sample"]}
-    table = units_table(Group.of([run]))
+    units = {"sample": make_result().units["sample"]}
+    table = units_table(group(make_result(units=units)))
     assert column(table, "Accuracy (%)")["task"] == "–"
     assert column(table, "Paper (%)")["task"] == "99.3 ± 0.24 (Table 1)"
 
 
 def test_no_negative_zero() -> None:
-    table = units_table(Group.of([make_results(forgetting=-0.0001)]))
+    units = {"sample": unit_result([1.0, 0.5], forgetting=-0.0001)}
+    table = units_table(group(make_result(2, units=units)))
     assert column(table, "Forgetting (points)")["sample"] == "0.0"
 
 
-def test_summary_has_a_row_for_each_group_with_its_setting() -> None:
+def test_summary_has_a_row_for_each_group_with_its_settings() -> None:
     groups = [
-        Group.of([make_results(seed=seed) for seed in (0, 1)]),
-        Group.of([make_results(variant="E=3", published=None, backbone="x/y", small=False)]),
+        group(*(make_result(seed=seed) for seed in (0, 1))),
+        group(make_result(variant="rank=3", backbone="x/y", small=False)),
     ]
     table = summary_table(groups)
     first, second = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
     assert first["Experiment"] == "cifar10-5 (small)"
-    assert second["Experiment"] == "cifar10-5, E=3"
+    assert second["Experiment"] == "cifar10-5, rank=3"
     assert first["Backbone; data; tasks; seeds"] == "bundled; digits, 28 px; 5 tasks; seeds 0, 1"
     assert second["Backbone; data; tasks; seeds"] == "x/y; digits, 28 px; 5 tasks; seed 0"
     assert first["sample (%)"] == "61.0 ± 0.0"
     assert second["task (%)"] == "97.0"
     assert first["Paper (%)"] == "task: 99.3 ± 0.24 (Table 1)"
     assert second["Paper (%)"] == "–"
-    assert (first["Adapters"], first["Kept"]) == ("20.5k", "23.1k + 0.40 MB replay")
+    assert (first["Adapters"], first["Total"]) == ("20.5k", "23.1k + 0.40 MB replay")
 
 
 def test_tasks_table_lists_them_in_order() -> None:
-    rows = tasks_table(Group.of([make_results(task_count=2)])).rows
+    rows = tasks_table(group(make_result(2))).rows
     assert rows[1] == ("2. digits 2-3", "2, 3", "280", "80", "1", "4.2")
 
 
-def test_novelty_is_told_seed_by_seed() -> None:
-    alarms = {"rate": 0.05, "false_alarms": [0.072, 0.048], "auroc": [0.8506, None]}
-    runs = [make_results(task_count=2, seed=seed, novelty=alarms) for seed in (0, 1)]
-    table = novelty_table(Group.of(runs))
-    assert table is not None
+def test_novelty_is_shown_seed_by_seed() -> None:
+    novelty = NoveltyResult(0.05, (0.072, 0.048), (0.8506, None))
+    routing = replace(routing_result(2), novelty=novelty)
+    table = novelty_table(group(*(make_result(2, seed, routing=routing) for seed in (0, 1))))
     assert table.headers[1:3] == ("AUROC, seed 0", "AUROC, seed 1")
     assert table.headers[3] == "False alarms, seed 0 (%)"
     assert table.rows == (
         ("1", "0.851", "0.851", "7.2", "7.2"),
         ("2", "–", "–", "4.8", "4.8"),
     )
-    assert "5% were asked for" in table.note
-    assert novelty_table(Group.of([make_results()])) is None
+    assert "target rate of 5%" in table.note
 
 
-def test_published_table_only_for_what_the_paper_has() -> None:
+def test_published_table_exists_only_for_splits_of_the_paper() -> None:
     table = published_table("cifar100-20")
     assert table is not None
     assert ("FeTrIL", "61.5 ± 0.73") in table.rows
@@ -159,7 +177,7 @@ def test_markdown_keeps_its_cells(hostile: Table) -> None:
     ]
 
 
-def test_terminal_shows_text_as_it_is(hostile: Table) -> None:
+def test_terminal_shows_text_verbatim(hostile: Table) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(hostile.to_rich())
     assert "[red]x[/]" in console.export_text()

@@ -94,7 +94,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(EXPERIMENT)
@@ -115,14 +115,18 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
             assert a == pytest.approx(b, abs=1e-4), name
     first, second = (json.loads((out / "results.json").read_text()) for out in (one, two))
     assert (first["environment"]["processes"], second["environment"]["processes"]) == (1, 2)
-    for key in ("tasks", "accuracy", "routing_accuracy", "accuracy_matrix", "footprint"):
+    for key in ("tasks", "units", "footprint", "data_sha256"):
         assert first[key] == second[key], key
-    assert first["compared"] == second["compared"]
-    assert first["baselines"]["ncm"]["accuracy"] == second["baselines"]["ncm"]["accuracy"]
-    for a, b in zip(first["reconstruction_errors"], second["reconstruction_errors"], strict=True):
-        assert a == pytest.approx(b, rel=1e-4)
+    for router in ("router", "compared"):
+        a, b = (result["routing"][router] for result in (first, second))
+        assert a.get("units") == b.get("units"), router
+        for row, other in zip(a["scores"], b["scores"], strict=True):
+            assert row == pytest.approx(other, rel=1e-4), router
+    baseline = Path("baselines", "ncm", "results.json")
+    first, second = (json.loads((out / baseline).read_text()) for out in (one, two))
+    assert first["units"] == second["units"]
     names = {path.name for path in two.iterdir()}
-    assert names == {"config.toml", "model", "scores.json", "results.json", "logs"}
+    assert names == {"config.toml", "model", "results.json", "baselines", "logs"}
 
 
 def test_shares_are_put_together(tmp_path: Path) -> None:

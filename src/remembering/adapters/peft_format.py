@@ -81,14 +81,7 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
         scale = config.get("lora_alpha", rank) / rank
         unsupported = [key for key in _UNSUPPORTED if config.get(key)]
         unsupported += ["bias"] if config.get("bias", "none") != "none" else []
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-        KeyError,
-        IndexError,
-        ZeroDivisionError,
-    ) as error:
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise RememberingError(
             f"{folder / CONFIG_FILE} is not a LoRA configuration ({error})"
         ) from error
@@ -96,10 +89,10 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
         raise RememberingError(
             f"the adapter in {folder} uses {', '.join(unsupported)}; only plain LoRA is supported"
         )
-    if layers != list(range(first, backbone.depth)):
+    if first not in range(backbone.depth) or layers != list(range(first, backbone.depth)):
         raise RememberingError(
             f"the adapter in {folder} does not fit backbone '{backbone.name}': it adapts layers "
-            f"{layers}, but a contiguous range up to the last layer is required"
+            f"{str(layers)[:80]}, but a contiguous range up to the last layer is required"
         )
     shape = (len(layers), PROJECTIONS)
     keys = _peft_keys(backbone, first)

@@ -1,6 +1,9 @@
-"""Rivals on the same backbone: one file a method, one contract, one registry."""
+"""Baselines: other continual learners on the same frozen backbone, one file per method.
 
-from dataclasses import dataclass
+All implement `remembering.learner.Learner` through the base class in `base`; `single_adapter` and
+`taskwise` hold what several of them share. The Remembering Transformer itself is not here, and
+neither is the choice of methods and options for an experiment (see `experiments.methods`).
+"""
 
 from remembering.baselines.base import Baseline
 from remembering.baselines.bir import BIR
@@ -28,7 +31,7 @@ from remembering.baselines.slda import StreamingLDA
 from remembering.baselines.ssre import SSRE
 from remembering.baselines.supsup import SupSup
 
-_METHODS: tuple[type[Baseline], ...] = (
+_ALL: tuple[type[Baseline], ...] = (
     FineTuning,
     Joint,
     NearestClassMean,
@@ -55,21 +58,7 @@ _METHODS: tuple[type[Baseline], ...] = (
     BIR,
     BIRSI,
 )
-BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _METHODS}
+BASELINES: dict[str, type[Baseline]] = {method.name: method for method in _ALL}
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A method of the paper's tables that cannot be carried over, and why not."""
-
-    title: str
-    reference: str
-    reason: str
-    published: str | None = None
-    """Its row in the paper's Table 1, if it has one."""
-
-
-LEFT_OUT: dict[str, LeftOut] = {}
-"""By name; their rows stay in every comparison."""
-
-__all__ = ["BASELINES", "LEFT_OUT", "Baseline", "LeftOut"]
+__all__ = ["BASELINES", "Baseline"]

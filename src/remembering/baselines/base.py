@@ -1,7 +1,8 @@
-"""The contract of every rival: learn a task, predict images, say what is kept, save and load.
+"""The base class of all baselines.
 
-Whatever a method remembers lies in `tensors`, by name, and in `extra_state`, which JSON can write. From
-those two the base class counts the footprint, saves, loads, and takes back a task that failed.
+A method keeps everything that it has learned in `tensors`, by name, and in `extra_state`, which
+must be representable in JSON. From these two, the base class counts the footprint, saves and loads
+the method, and undoes a task that failed.
 """
 
 from __future__ import annotations
@@ -21,69 +22,69 @@ from safetensors.torch import save
 from torch import Tensor
 
 from remembering import schema
-from remembering.adapters.heads import Head
-from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.baselines.features import FeatureCache, frozen_features
 from remembering.config import Settings
-from remembering.data.images import ImageSequence, as_images
+from remembering.data.images import ImageSequence, ImagesLike, as_images
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
-from remembering.inference.token_cache import TokenCache, batches
+from remembering.learner import Footprint
 from remembering.learning.checkpoint import digest
-from remembering.learning.training import Batch, Callback, TrainingSet, adapted, logits, train
 from remembering.runtime.files import write_atomic
 from remembering.runtime.progress import SILENT, Progress
-from remembering.runtime.seeding import generator
 
 VERSION = 2
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a method keeps beside the frozen backbone."""
+@dataclass(frozen=True, eq=False)
+class BaselinePrediction:
+    """Answers to n images.
 
-    parameters: int
-    """Floating-point numbers."""
-    bytes: int
-    """Everything: these, counters, and stored images."""
-    images: int = 0
-    """Training images, within those bytes."""
+    Attributes:
+        labels: The label with the highest score of each image.
+        scores: (n, classes). Their scale depends on the method.
+        classes: Labels of the columns of `scores`.
+    """
 
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Kept:
-        """Counted."""
-        return cls(
-            sum(t.numel() for t in tensors.values() if t.is_floating_point()),
-            sum(t.nbytes for t in tensors.values()),
-            sum(len(t) for name, t in tensors.items() if name.endswith(".images")),
-        )
+    labels: list[Label]
+    scores: Tensor
+    classes: tuple[Label, ...]
 
 
 class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
-    To add one, subclass this (or `SingleAdapter`, or `FrozenFeatures`) in a file of its own and
-    name it in `remembering.baselines._METHODS`; `tests/baselines/test_contract.py` then runs on
-    it. Tensors in `tensors` are replaced, never changed in place: that is how a task that fails is
-    taken back. Row i of whatever a method keeps per class belongs to `classes[i]`.
+    To add a baseline, subclass `Baseline`, `FrozenFeatures`, `SingleAdapter` or `TunedOnce` in a
+    new file and add the class to `remembering.baselines.BASELINES`;
+    `tests/baselines/test_contract.py` then covers it. Replace the tensors in `tensors`, never
+    change them in place: this is how a task that failed is undone. Row i of everything that is kept
+    per class belongs to `classes[i]`.
+
+    Args:
+        backbone: The frozen backbone.
+        settings: How adapters are trained.
+        cache: Shares features of frozen models with other methods.
+        options: Options of the method, in place of its `defaults`.
+
+    Raises:
+        RememberingError: If the method does not have an option, or its value is invalid.
     """
 
     name: ClassVar[str]
-    """As the command knows it."""
+    """Name on the command line."""
     title: ClassVar[str]
-    """As tables show it."""
+    """Name in tables."""
     reference: ClassVar[str]
-    """Who proposed it, and where."""
+    """The publication."""
     published: ClassVar[str | None] = None
     """Its row in the paper's Table 1, if it has one."""
     stores: ClassVar[str]
-    """What is kept, in a sentence."""
+    """What the method keeps, in a sentence."""
     defaults: ClassVar[Mapping[str, float]] = {}
-    """Its own numbers by name; `options` has those in force. `memory` is how many training images
-    it keeps in all: a comparison gives each method that has it the same (see exemplars.py)."""
+    """Options and their default values. `memory` is the total number of training images that the
+    method keeps; an experiment sets it to the same number for all methods (see `exemplars`)."""
     every_task: ClassVar[bool] = True
-    """Whether it is worth asking after each task, or only after the last."""
+    """Whether an experiment evaluates the method after each task, or only after the last."""
 
     def __init__(
         self,
@@ -113,24 +114,24 @@ class Baseline(ABC):
         self.extra_state: dict[str, Any] = {}
         self.set_up()
 
-    def set_up(self) -> None:  # noqa: B027 (most have nothing before their first task)
-        """Make what there is before the first task."""
+    def set_up(self) -> None:  # noqa: B027 (most methods start empty)
+        """Create what exists before the first task."""
 
     @abstractmethod
     def learn_task(self, task: Task, progress: Progress) -> None:
-        """Learn the next task, number `learned`; its labels are in `classes` already."""
+        """Learn task number `learned`; its labels are in `classes` already."""
 
     @abstractmethod
     def scores(self, images: ImageSequence) -> Tensor:
-        """How much each image, looked at alone, is of each class: (n, classes)."""
+        """Return the scores (n, classes) of images, each on its own."""
 
     @property
     def trained(self) -> int:
-        """Parameters that gradient descent changes."""
+        """Number of parameters that gradient descent changes."""
         return 0
 
-    def learn(self, task: Task, progress: Progress = SILENT) -> None:
-        """Learn the next task. If it fails for any reason, all is as it was before."""
+    def learn(self, task: Task, *, progress: Progress = SILENT) -> None:
+        """Learn the next task. If this fails for any reason, the method is unchanged."""
         task.check_learnable()
         if self.classes and type(self.classes[0]) is not type(task.classes[0]):
             raise RememberingError(
@@ -146,11 +147,14 @@ class Baseline(ABC):
             raise
         self.learned += 1
 
-    def predict(self, images: Any) -> list[Label]:
-        """Answer images, each alone, without their task."""
+    def predict(self, images: ImagesLike) -> BaselinePrediction:
+        """Answer images, each on its own, without knowing their task."""
         if not self.learned:
-            raise RememberingError(f"method '{self.name}' has learned no task yet")
-        return [self.classes[i] for i in self.scores(as_images(images)).argmax(1).tolist()]
+            raise RememberingError(f"method '{self.name}' has not learned a task yet")
+        self.finalize()
+        scores = self.scores(as_images(images))
+        labels = [self.classes[i] for i in scores.argmax(1).tolist()]
+        return BaselinePrediction(labels, scores, self.classes)
 
     def made_once(
         self,
@@ -158,32 +162,37 @@ class Baseline(ABC):
         images: ImageSequence,
         make: Callable[[Sequence[int]], Sequence[Tensor]],
     ) -> Sequence[Tensor]:
-        """What each of these parts, which learning leaves alone, makes of images.
+        """Return the outputs of frozen parts of the method, from the cache if there is one.
 
-        Methods are asked about the same images after each task: with a cache, `make` is only asked
-        for parts, by position, that have not seen these images yet.
+        A method predicts the same test images after each task, and parts that later tasks do not
+        change have the same output each time.
+
+        Args:
+            parts: Tensors of each part, which identify it.
+            images: The input images.
+            make: Computes the outputs of the parts at the given positions.
         """
         if self.cache is None:
             return make(range(len(parts)))
-        who = f"{self.name} {self.options} {self.settings.first_layer}"
-        makers = [f"{who} {digest(tensors)}" for tensors in parts]
+        prefix = f"{self.name} {self.options} {self.settings.first_layer}"
+        makers = [f"{prefix} {digest(tensors)}" for tensors in parts]
         return self.cache.made(self.backbone, makers, images, make)
 
-    def finalize(self) -> None:  # noqa: B027 (most put off nothing)
-        """Do now what was put off until the first answer."""
+    def finalize(self) -> None:  # noqa: B027 (most methods defer nothing)
+        """Complete training that was deferred until the first prediction."""
 
     def targets(self, labels: Sequence[Label]) -> Tensor:
-        """Position of each label in `classes`."""
+        """Return the position of each label in `classes`."""
         position = {label: i for i, label in enumerate(self.classes)}
         return torch.tensor([position[label] for label in labels])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All tensors that must be kept to go on learning and to answer."""
+        """Return all tensors that are needed to predict and to learn further."""
         return self.tensors
 
-    def footprint(self) -> Kept:
-        """What is kept beside the frozen backbone, counted."""
-        return Kept.of(self.state_dict())
+    def footprint(self) -> Footprint:
+        """Count what is kept besides the frozen backbone."""
+        return footprint(self.state_dict(), self.trained)
 
     def save(self, path: Path) -> None:
         """Write one safetensors file, atomically."""
@@ -205,8 +214,12 @@ class Baseline(ABC):
         write_atomic(path, save(tensors, metadata={"remembering": json.dumps(meta)}))
 
     @classmethod
-    def load(cls, path: Path, backbone: Backbone, cache: FeatureCache | None = None) -> Self:
-        """Read what `save` wrote; it answers and goes on learning with the same bits."""
+    def load(cls, path: Path, *, backbone: Backbone, cache: FeatureCache | None = None) -> Self:
+        """Read what `save` wrote; it predicts and learns further with the same bits.
+
+        Raises:
+            RememberingError: If the file is damaged, or of another method or backbone.
+        """
         try:
             with safe_open(path, framework="pt") as file:
                 meta = json.loads((file.metadata() or {})["remembering"])
@@ -224,30 +237,41 @@ class Baseline(ABC):
             learner.extra_state = meta["extra_state"]
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RememberingError(f"{path} cannot be used ({error})") from error
-        # Copies, aligned as torch's own: how a product is rounded depends on where tensors lie.
+        # Copies that torch aligns: the rounding of a product depends on the alignment of tensors.
         device = backbone.device
         learner.load_state_dict({name: value.clone().to(device) for name, value in tensors.items()})
         return learner
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` gave when it was saved."""
+        """Restore what `state_dict` returned when it was saved."""
         self.tensors = tensors
 
 
-class FrozenFeatures(Baseline):
-    """What methods share that only read features of the frozen backbone.
+def footprint(tensors: Mapping[str, Tensor], trained: int) -> Footprint:
+    """Count tensors by name; those whose name ends in `.images` are replay images."""
+    images = [tensor for name, tensor in tensors.items() if name.endswith(".images")]
+    return Footprint(
+        parameters=sum(t.numel() for t in tensors.values() if t.is_floating_point()),
+        bytes=sum(t.nbytes for t in tensors.values()),
+        trained=trained,
+        replay_images=sum(map(len, images)),
+        replay_bytes=sum(t.nbytes for t in images),
+    )
 
-    They say what a class is from features (`learn_features`) and score features
-    (`feature_scores`); each image is encoded once, also across methods that share a cache.
+
+class FrozenFeatures(Baseline):
+    """Base class of methods that only read features of the frozen backbone.
+
+    With a cache, each image is encoded once for all methods that share it.
     """
 
     @abstractmethod
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
-        """Take in one task: features (n, dim), and the position in `classes` of each."""
+        """Learn a task from its features (n, dim) and the position in `classes` of each."""
 
     @abstractmethod
     def feature_scores(self, features: Tensor) -> Tensor:
-        """(n, dim) to (n, classes); each row by itself."""
+        """Return the scores (n, classes) of features (n, dim), each row on its own."""
 
     def learn_task(self, task: Task, progress: Progress) -> None:
         with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
@@ -259,168 +283,8 @@ class FrozenFeatures(Baseline):
         return self.feature_scores(self.features(images))
 
     def features(self, images: ImageSequence, depth: int | None = None) -> Tensor:
-        """The normalised CLS token after `depth` layers, all of them unless given: (n, dim)."""
+        """Return the normalized CLS token (n, dim) after `depth` layers, by default all."""
         depth = self.backbone.depth if depth is None else depth
         if self.cache is None:
             return frozen_features(self.backbone, images, depth)
         return self.cache.features(self.backbone, images, depth)
-
-
-class SingleAdapter(Baseline, Callback):
-    """What methods share that train one adapter and one head over all classes seen.
-
-    A method changes the loss (`loss`), the gradients (`gradients`) or looks at each step
-    (`on_step_end`), as `training.Callback` says; `begin` and `end` come before and after the training of
-    a task, and `training_set` says what is trained on.
-    """
-
-    def set_up(self) -> None:
-        self.start_anew()
-
-    def begin(self, task: Task, training_set: TrainingSet) -> None:
-        """Before a task is trained; `adapter` and `head` are the old ones."""
-
-    def end(self, task: Task, training_set: TrainingSet) -> None:
-        """After a task is trained; `adapter` and `head` are the new ones."""
-
-    def training_set(self, task: Task, head: Head) -> TrainingSet:
-        """What a task is trained on."""
-        token_cache = TokenCache(self.backbone, task.images, self.settings.first_layer).filled()
-        name = f"{task.name} ({self.title})"
-        return TrainingSet(token_cache, head.targets(task.labels), name, self.learned)
-
-    def start_anew(self) -> None:
-        """An adapter and a head that know nothing."""
-        settings = self.settings
-        rng = generator(settings.seed, "baseline")
-        self.adapter = Adapter.new(self.backbone, settings.rank, settings.first_layer, rng)
-        self.head = Head.linear((), self.backbone)
-
-    def learn_task(self, task: Task, progress: Progress) -> None:
-        head = self.head.extended(task.classes)
-        training_set = self.training_set(task, head)
-        self.begin(task, training_set)
-        self.adapter, self.head = train(
-            self.backbone,
-            self.adapter,
-            head,
-            training_set,
-            self.settings,
-            None,
-            progress,
-            callback=self,
-        )
-        self.end(task, training_set)
-
-    @torch.no_grad()
-    def scores(self, images: ImageSequence) -> Tensor:
-        return self.outputs(
-            TokenCache(self.backbone, images, self.settings.first_layer), len(images)
-        )
-
-    @torch.no_grad()
-    def outputs(self, token_cache: TokenCache, count: int) -> Tensor:
-        """What the adapter and head say now, of `count` images in a row: (n, their classes)."""
-        adapter, head = self.adapter, self.head
-        parts = [
-            logits(self.backbone, adapter, head, token_cache[index]) for index in batches(count)
-        ]
-        return torch.cat(parts)
-
-    @torch.no_grad()
-    def features(self, token_cache: TokenCache, count: int) -> Tensor:
-        """What the head reads of the first `count` images: (n, dim)."""
-        pool, adapter = self.backbone.pool, self.adapter
-        parts = [
-            pool(adapted(self.backbone, adapter, token_cache[index])) for index in batches(count)
-        ]
-        return torch.cat(parts)
-
-    def outputs_before(self, batch: Batch, kept: Tensor) -> Tensor:
-        """What adapter and head said of a batch before the task under training: kept for images as
-        they are, said anew of augmented ones."""
-        if self.settings.augment == "none":
-            return kept[batch.index]
-        with torch.no_grad():
-            return logits(self.backbone, self.adapter, self.head, batch.tokens)
-
-    def features_before(self, batch: Batch, kept: Tensor) -> Tensor:
-        """What the head read of a batch before the task under training; as `outputs_before`."""
-        if self.settings.augment == "none":
-            return kept[batch.index]
-        with torch.no_grad():
-            return self.backbone.pool(adapted(self.backbone, self.adapter, batch.tokens))
-
-    @property
-    def adapter(self) -> Adapter:
-        """The one adapter."""
-        kept = self.tensors
-        return Adapter(kept["adapter.a"], kept["adapter.b"], self.settings.first_layer)
-
-    @adapter.setter
-    def adapter(self, adapter: Adapter) -> None:
-        self.tensors |= {"adapter.a": adapter.a, "adapter.b": adapter.b}
-
-    @property
-    def head(self) -> Head:
-        """The one head; within `learn_task` it knows the classes of the tasks before."""
-        weight = self.tensors["head.weight"]
-        rows = len(weight)
-        return Head(self.classes[:rows], weight, self.tensors["head.bias"], torch.arange(rows))
-
-    @head.setter
-    def head(self, head: Head) -> None:
-        self.tensors |= {"head.weight": head.weight, "head.bias": head.bias}
-
-    @property
-    def trained(self) -> int:
-        return self.adapter.parameters + self.head.parameters
-
-
-class TunedOnce(SingleAdapter):
-    """What methods share whose adapter is trained with the first task only, by cross entropy.
-
-    Like those on frozen features they then take in features (`learn_features`) and score features
-    (`feature_scores`).
-    """
-
-    @abstractmethod
-    def learn_features(self, features: Tensor, targets: Tensor) -> None:
-        """Take in one task: features (n, dim), and the position in `classes` of each."""
-
-    @abstractmethod
-    def feature_scores(self, features: Tensor) -> Tensor:
-        """(n, dim) to (n, classes); each row by itself."""
-
-    def learn_task(self, task: Task, progress: Progress) -> None:
-        if not self.learned:
-            super().learn_task(task, progress)
-            del self.tensors["head.weight"], self.tensors["head.bias"]
-        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
-            features = self.read(task.images)
-            step(len(task))
-        self.learn_features(features, self.targets(task.labels).to(features.device))
-
-    def read(self, images: ImageSequence) -> Tensor:
-        """What the head read of images when there was one: (n, dim)."""
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
-        return self.features(token_cache, len(images))
-
-    @torch.no_grad()
-    def scores(self, images: ImageSequence) -> Tensor:
-        tuned = [(self.adapter.a, self.adapter.b)]
-        return self.feature_scores(self.made_once(tuned, images, lambda _: [self.read(images)])[0])
-
-    @property
-    def trained(self) -> int:
-        return self.adapter.parameters
-
-
-def parameters(adapter: Adapter, head: Head) -> dict[str, Tensor]:
-    """What training changes, by name."""
-    return {"a": adapter.a, "b": adapter.b, "weight": head.weight, "bias": head.bias}
-
-
-def accuracy(answers: Sequence[Label], labels: Sequence[Label]) -> float:
-    """Share of right answers."""
-    return sum(a == b for a, b in zip(answers, labels, strict=True)) / len(labels)

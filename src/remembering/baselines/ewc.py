@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import fisher, quadratic_penalty, stored, to_store
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 
@@ -27,7 +27,7 @@ class EWC(SingleAdapter):
 
     Defaults: `strength` (λ) was the best of 10⁴ ... 10¹¹ on held-out training images of
     scikit-learn's digits (`python scripts/choose_strengths.py digits-5 --methods ewc`); other
-    experiments set their own (docs/rivals.md).
+    experiments set their own (docs/baselines.md).
     """
 
     name = "ewc"

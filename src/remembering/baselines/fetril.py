@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import TunedOnce
 from remembering.baselines.class_means import updated_class_means
+from remembering.baselines.single_adapter import TunedOnce
 
 
 class FeTrIL(TunedOnce):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remembering.baselines.base import SingleAdapter
+from remembering.baselines.single_adapter import SingleAdapter
 
 
 class FineTuning(SingleAdapter):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.adapters.heads import Head
-from remembering.baselines.base import SingleAdapter
 from remembering.baselines.exemplars import Exemplars, with_memory
+from remembering.baselines.single_adapter import SingleAdapter
 from remembering.data.images import ImageSequence
 from remembering.data.task import Task
 from remembering.errors import RememberingError

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter, parameters
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.learning.training import TrainingSet, logits
 from remembering.runtime.seeding import generator, permutation
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from remembering.baselines.base import Kept, SingleAdapter
+from remembering.baselines.base import footprint
+from remembering.baselines.single_adapter import SingleAdapter
 from remembering.data.images import ImageSequence, joined
 from remembering.data.task import Label, Task
 from remembering.inference.token_cache import TokenCache
+from remembering.learner import Footprint
 from remembering.learning.replay import image_bytes, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.runtime.progress import SILENT, Progress
@@ -39,10 +41,6 @@ class Joint(SingleAdapter):
         self.stale = True
         self.progress = progress
 
-    def predict(self, images: Any) -> list[Label]:
-        self.finalize()
-        return super().predict(images)
-
     def state_dict(self) -> dict[str, Tensor]:
         self.finalize()
         tensors = dict(self.tensors)
@@ -51,13 +49,14 @@ class Joint(SingleAdapter):
             tensors[f"data.{i}.targets"] = self.targets(labels)
         return tensors
 
-    def footprint(self) -> Kept:
+    def footprint(self) -> Footprint:
         """Compute the footprint of `state_dict` without decoding every image."""
         self.finalize()
-        trained = Kept.of(self.tensors)
+        model = footprint(self.tensors, self.trained)
         pixels = sum(image_bytes(self.backbone, images) for images, _ in self.data)
         count = sum(len(labels) for _, labels in self.data)
-        return Kept(trained.parameters, trained.bytes + pixels + 8 * count, count)
+        total = model.bytes + pixels + 8 * count
+        return replace(model, bytes=total, replay_images=count, replay_bytes=pixels)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = {k: v for k, v in tensors.items() if not k.startswith("data.")}

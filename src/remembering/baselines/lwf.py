@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter
+from remembering.baselines.single_adapter import SingleAdapter
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter
 from remembering.baselines.lwf import distillation, masked_cross_entropy
 from remembering.baselines.rotations import RotatedImages
+from remembering.baselines.single_adapter import SingleAdapter
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.inference.token_cache import TokenCache

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import fisher, quadratic_penalty, stored, to_store
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 

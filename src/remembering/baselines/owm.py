@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter, OneAdapter
-from remembering.baselines.base import SingleAdapter, parameters
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.inference.token_cache import batches
 from remembering.learning.training import TrainingSet
@@ -36,7 +36,7 @@ class OWM(SingleAdapter):
     the step of AdamW and not its gradient: AdamW would turn a projected gradient, however small,
     into a step of full length.
 
-    Defaults: `alpha` (α) was tuned on held-out training images (docs/rivals.md). Inputs of a
+    Defaults: `alpha` (α) was tuned on held-out training images (docs/baselines.md). Inputs of a
     Transformer span all directions, and with a small α nothing more is learned.
     """
 

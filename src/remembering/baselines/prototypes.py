@@ -11,8 +11,8 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
-from remembering.baselines.base import SingleAdapter
 from remembering.baselines.class_means import updated_class_means
+from remembering.baselines.single_adapter import SingleAdapter
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet, adapted, train
 from remembering.runtime.progress import Progress

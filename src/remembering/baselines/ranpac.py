@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.baselines.base import Baseline, FrozenFeatures, TunedOnce
+from remembering.baselines.base import Baseline, FrozenFeatures
+from remembering.baselines.single_adapter import TunedOnce
 from remembering.errors import RememberingError
 from remembering.runtime.seeding import generator, permutation
 
@@ -65,7 +66,8 @@ class RandomProjection(Baseline):
             )
         self.extra_state["ridge"] = ridge
         state = {"gram": gram, "sums": sums, "weight": weight}
-        self.tensors |= {name: value.float() for name, value in state.items()}
+        # Contiguous as after loading: the rounding of a product depends on the layout of tensors.
+        self.tensors |= {name: value.float().contiguous() for name, value in state.items()}
 
     def feature_scores(self, features: Tensor) -> Tensor:
         return self._hidden(features) @ self.tensors["weight"].double()

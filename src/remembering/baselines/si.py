@@ -9,8 +9,8 @@ from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
-from remembering.baselines.base import SingleAdapter, parameters
 from remembering.baselines.importance import PathImportance, stored, to_store
+from remembering.baselines.single_adapter import SingleAdapter, parameters
 from remembering.data.task import Task
 from remembering.learning.training import Batch, TrainingSet
 
@@ -30,7 +30,7 @@ class SI(SingleAdapter):
 
     Defaults: `strength` (c) was the best of 0.01 ... 10⁴ on held-out training images of
     scikit-learn's digits (`python scripts/choose_strengths.py digits-5 --methods si`); other
-    experiments set their own (docs/rivals.md). `damping` (ξ) is the paper's value for split MNIST.
+    experiments set their own (docs/baselines.md). `damping` (ξ) is the paper's value for split MNIST.
     """
 
     name = "si"

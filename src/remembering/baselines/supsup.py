@@ -63,7 +63,7 @@ class SupSup(InferredTask):
 
     Defaults: 500 `outputs` are the authors' for permuted MNIST. `scale` (of B, in 1 / √dim),
     `spread` and the choice of H were tuned on held-out training images of scikit-learn's digits; G
-    suits permuted MNIST (docs/rivals.md).
+    suits permuted MNIST (docs/baselines.md).
     """
 
     name = "supsup"

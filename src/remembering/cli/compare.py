@@ -76,20 +76,31 @@ def main(arguments: list[str]) -> int:
     out = options.out or Path("runs/compare") / (f"{title}-small" if options.small else title)
 
     from remembering.cli.terminal import TerminalProgress, show
-    from remembering.experiments import methods
     from remembering.experiments.compare import compare
-    from remembering.report.comparison import asked, comparison_table, load_comparison
+    from remembering.experiments.methods import parse_methods, parse_options
+    from remembering.experiments.provenance import command_words
+    from remembering.report.collect import collect
+    from remembering.report.comparison import comparison_table
 
-    chosen = methods.names(options.methods)
-    overrides = methods.options(options.options, chosen)
-    words = asked(options.name, options.small, options.backbone, options.image_size, options.data)
-    progress = TerminalProgress()
+    chosen = parse_methods(options.methods)
+    overrides = parse_options(options.options, chosen)
     try:
-        compare(title, experiment, out, chosen, seeds, options.small, progress, overrides, words)
+        compare(
+            title,
+            experiment,
+            out,
+            chosen,
+            seeds,
+            small=options.small,
+            options=overrides,
+            command=command_words("compare", arguments),
+            progress=TerminalProgress(),
+        )
     except KeyboardInterrupt:
         line = command_line("compare", arguments)
         print(f"interrupted. Resume with: {line}", file=sys.stderr)
         return 130
-    show(comparison_table(load_comparison(out)))
+    for comparison in collect([out])[1]:
+        show(comparison_table(comparison))
     print(f"written to {out}; plot it with: {command_line('report', [str(out)])}")
     return 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remembering.cli.parsing import parse, unused_folder
 from remembering.errors import RememberingError
 
 if TYPE_CHECKING:
     from remembering.data.streams.stream import Stream
+    from remembering.experiments.result import RunResult
     from remembering.model import RememberingTransformer
     from remembering.runtime.progress import Progress
 
@@ -40,15 +41,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def demo(out: Path, progress: Progress) -> dict[str, Any]:
-    """Run the experiment `digits-5` and show its results."""
+def demo(out: Path, progress: Progress) -> list[RunResult]:
+    """Run the experiment `digits-5`, show its results, and return those of model and baselines."""
     from remembering.cli.terminal import show
-    from remembering.experiments.run import MODEL, make_stream, run
-    from remembering.experiments.spec import find
+    from remembering.experiments.compare import run_experiment
+    from remembering.experiments.spec import MODEL, find
+    from remembering.experiments.stream import make_stream
     from remembering.model import RememberingTransformer
+    from remembering.report.collect import group_runs
+    from remembering.report.figure import save
     from remembering.report.page import write_report
-    from remembering.report.plots import accuracy_curves, reconstruction_heatmap, save
-    from remembering.report.results import Group
+    from remembering.report.plots import accuracy_curves, score_heatmap
     from remembering.report.tables import units_table
 
     experiment = find(EXPERIMENT).variants()[None]
@@ -56,22 +59,25 @@ def demo(out: Path, progress: Progress) -> dict[str, Any]:
         "A small frozen Vision Transformer that was pretrained on letters learns ten digits in\n"
         "five tasks of two. It then classifies single images without knowing their task."
     )
-    results = run(EXPERIMENT, experiment, out, progress=progress)
-    group = Group.of([results], [out])
+    results = run_experiment(EXPERIMENT, experiment, out, progress=progress)
+    (group,) = group_runs(results)
     show(units_table(group))
     _show_predictions(RememberingTransformer.load(out / MODEL), make_stream(experiment))
     save(accuracy_curves(group), out, "accuracy")
-    save(reconstruction_heatmap(group), out, "reconstruction-errors")
+    save(score_heatmap(group), out, "router-scores")
     page = write_report([out], out / "report")
-    accuracy, paper = results["accuracy"], results["compared"]
-    fine_tuned = results["baselines"]["finetune"]["accuracy"]
+    accuracy = {unit: result.accuracy for unit, result in results[0].units.items()}
+    fine_tuned = next(r for r in results if r.config.method == "finetune").units["sample"].accuracy
+    routing = group.routing[0]
+    assert routing.compared is not None, f"{EXPERIMENT} has a second router"
+    paper = {unit: result.accuracy for unit, result in routing.compared.units.items()}
     print(
         f"\nNothing is forgotten: after the last task, accuracy with the correct adapter is "
-        f"{results['oracle_task_accuracy']:.0%}; one adapter fine-tuned on\none task after another "
+        f"{routing.oracle_after[-1]:.0%}; one adapter fine-tuned on\none task after another "
         f"has {fine_tuned:.0%}. The difficulty is to choose the adapter for a single image: "
         f"accuracy on single images is\n{accuracy['sample']:.0%} with Gaussians on deep features "
-        f"and {paper['accuracy']['sample']:.0%} with the paper's router, which has "
-        f"{paper['accuracy']['task']:.0%} if the images of a task\nare routed together."
+        f"and {paper['sample']:.0%} with the paper's router, which has "
+        f"{paper['task']:.0%} if the images of a task\nare routed together."
     )
     print(f"\nThe model, results and plots are in {out}; the report is {page}")
     return results

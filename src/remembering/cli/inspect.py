@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 def _verify(folder: Path) -> int:
     from remembering.storage.manifest import read_manifest
-    from remembering.storage.store import verify
+    from remembering.storage.verify import verify
 
     problems = verify(folder)
     for problem in problems:
@@ -70,7 +70,7 @@ def _description(model: RememberingTransformer) -> dict[str, Any]:
         "tasks": [vars(task) for task in model.tasks],
         "adapters": list(model.state.adapters),
         "settings": schema.write(model.settings),
-        "footprint": model.footprint().as_dict(),
+        "footprint": schema.write(model.footprint()),
     }
 
 

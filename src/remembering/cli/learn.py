@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
 def _open(options: Learn, arguments: Sequence[str]) -> RememberingTransformer:
     """Load the model, or create it."""
     from remembering.model import RememberingTransformer
-    from remembering.storage.store import in_use
+    from remembering.storage.layout import in_use
 
     if is_model(options.model):
         # Parse again: the settings of the model are the defaults of the options.

@@ -85,8 +85,9 @@ def _run_variants(
     runs: dict[str | None, Run], arguments: list[str], distributed: Distributed
 ) -> int:
     from remembering.cli.terminal import TerminalProgress, show
-    from remembering.experiments.run import run
-    from remembering.report.results import Group
+    from remembering.experiments.compare import run_experiment
+    from remembering.experiments.provenance import command_words
+    from remembering.report.collect import group_runs
     from remembering.report.tables import units_table
     from remembering.runtime.progress import SILENT
 
@@ -98,20 +99,21 @@ def _run_variants(
     out = options.out or distributed.on_main(lambda: choose(base))
     single = len(runs) == 1 and len(seeds) == 1
     for variant, parsed in runs.items():
-        results, folders = [], []
+        results = []
         for seed in seeds:
             folder = out if single else out / _folder_name(variant) / f"seed-{seed}"
             try:
-                done = run(
+                results += run_experiment(
                     title,
                     with_seed(parsed.experiment, seed),
                     folder,
-                    variant,
-                    options.small,
-                    options.resume or not single,
-                    options.save_steps,
-                    TerminalProgress() if distributed.main else SILENT,
-                    options.tracker,
+                    variant=variant,
+                    small=options.small,
+                    command=command_words("run", arguments),
+                    resume=options.resume or not single,
+                    save_steps=options.save_steps,
+                    progress=TerminalProgress() if distributed.main else SILENT,
+                    tracker=options.tracker,
                 )
             except KeyboardInterrupt:
                 where = [] if options.out else ["--out", str(out)]
@@ -120,10 +122,8 @@ def _run_variants(
                     line = command_line("run", again)
                     print(f"interrupted. Resume with: {line}", file=sys.stderr)
                 raise SystemExit(130) from None  # do not wait for the other processes
-            results.append(done)
-            folders.append(folder)
         if distributed.main:
-            show(units_table(Group.of(results, folders)))
+            show(units_table(*group_runs(results)))
     if distributed.main:
         print(f"written to {out}; plot it with: {command_line('report', [str(out)])}")
     return 0

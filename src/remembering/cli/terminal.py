@@ -25,7 +25,7 @@ from remembering.cli.text import printable
 from remembering.runtime.progress import Progress, Step
 
 if TYPE_CHECKING:
-    from remembering.report.tables import Table
+    from remembering.report.table import Table
 
 
 class _Rate(ProgressColumn):

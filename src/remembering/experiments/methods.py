@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: every rival, and ours, behind one face."""
+"""The registry of methods: every baseline, and the Remembering Transformer with several routers."""
 
 from __future__ import annotations
 
@@ -7,254 +7,238 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
-from remembering.baselines.base import Kept, accuracy
 from remembering.baselines.exemplars import PER_CLASS
 from remembering.baselines.features import FeatureCache
-from remembering.config import RouterSettings, Settings
-from remembering.data.images import ImageSequence
-from remembering.data.streams.stream import Stream, TaskData
-from remembering.data.task import Label, Task
+from remembering.config import RouterSettings
+from remembering.data.streams.stream import Stream
 from remembering.errors import RememberingError
-from remembering.evaluation.protocols import Evaluator
+from remembering.evaluation.evaluator import Evaluator
+from remembering.experiments.result import MethodInfo
+from remembering.experiments.spec import MODEL, Experiment
+from remembering.learner import Learner
 from remembering.model import RememberingTransformer
-from remembering.runtime.progress import Progress
+
+Options = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class About:
-    """What a table says of a method."""
+class Method(ABC):
+    """A way to create, load and evaluate a learner.
+
+    Attributes:
+        title: Name in tables.
+        reference: The publication.
+        stores: What the learner keeps, in a sentence.
+        published: Its row in the paper's Table 1, if it has one.
+        defaults: Options of the method and their default values.
+        every_task: Whether to evaluate after each task, or only after the last.
+        state: Name of the file or folder that `Learner.save` writes.
+    """
 
     title: str
     reference: str
     stores: str
     published: str | None
-    """Its row in the paper's Table 1, if it has one."""
-    options: dict[str, float]
-
-
-class Contestant(ABC):
-    """Learns a stream of tasks and is asked about all of them."""
-
-    about: About
-    every_task = True
-    """Whether it is worth asking after each task, or only after the last."""
+    defaults: Options
+    every_task: bool
+    state: ClassVar[str]
 
     @abstractmethod
-    def learn(self, task: Task, last: bool, progress: Progress) -> None:
-        """Learn the next task; after the last one, put nothing off."""
+    def new(
+        self,
+        experiment: Experiment,
+        stream: Stream,
+        backbone: Backbone,
+        cache: FeatureCache,
+        options: Options,
+    ) -> Learner:
+        """Return a learner before its first task.
+
+        Raises:
+            RememberingError: If the options or settings do not fit.
+        """
 
     @abstractmethod
-    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
-        """Accuracy on the test images of each of these tasks, by routing unit."""
+    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
+        """Read what the learner saved."""
 
     @abstractmethod
-    def predict(self, images: ImageSequence) -> list[Label]:
-        """Answer images, each alone, with nothing remembered from an earlier question."""
+    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+        """Return the evaluator of the learner."""
 
-    @property
-    @abstractmethod
-    def trained(self) -> int:
-        """Parameters that gradient descent changes."""
+    def options(self, overrides: Options, stream: Stream) -> dict[str, float]:
+        """Return the values of all options for a stream.
 
-    @abstractmethod
-    def footprint(self) -> Kept:
-        """What is kept beside the frozen backbone."""
+        All methods with a replay memory get one of the same size, unless it is overridden.
+        """
+        classes = sum(len(data.train.classes) for data in stream.tasks)
+        memory = {"memory": PER_CLASS * classes} if "memory" in self.defaults else {}
+        return {**self.defaults, **memory, **overrides}
 
-    @abstractmethod
-    def save(self, path: Path) -> None:
-        """Write what it has learned; `Entry.load` reads it."""
+    def changed(self, overrides: Options) -> dict[str, float]:
+        """Return the overrides that change something.
 
+        The default size of a replay memory depends on the stream, so its overrides are all kept.
+        """
+        return {
+            name: value
+            for name, value in overrides.items()
+            if name == "memory" or value != self.defaults[name]
+        }
 
-class Rival(Contestant):
-    """A method of `baselines/`."""
-
-    def __init__(self, learner: Baseline):
-        self.learner = learner
-        self.every_task = learner.every_task
-        self.about = About(
-            learner.title,
-            learner.reference,
-            learner.stores,
-            learner.published,
-            dict(learner.options),
-        )
-
-    def learn(self, task: Task, last: bool, progress: Progress) -> None:
-        self.learner.learn(task, progress)
-        if last:
-            self.learner.finalize()
-
-    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
-        found = []
-        with progress.track("evaluating", sum(len(data.test) for data in tasks)) as step:
-            for data in tasks:
-                found.append(accuracy(self.learner.predict(data.test.images), data.test.labels))
-                step(len(data.test))
-        return {"sample": found}
-
-    def predict(self, images: ImageSequence) -> list[Label]:
-        cache, self.learner.cache = self.learner.cache, None
-        try:
-            return self.learner.predict(images)
-        finally:
-            self.learner.cache = cache
-
-    @property
-    def trained(self) -> int:
-        return self.learner.trained
-
-    def footprint(self) -> Kept:
-        return self.learner.footprint()
-
-    def save(self, path: Path) -> None:
-        self.learner.save(path)
-
-
-class Ours(Contestant):
-    """The Remembering Transformer, asked under some routing units."""
-
-    def __init__(self, model: RememberingTransformer, title: str, units: tuple[str, ...]):
-        self.model = model
-        self.evaluator = Evaluator(units)
-        self.about = About(
-            title,
-            "Sun et al. (2024), Remembering Transformer for continual learning, arXiv:2404.07518",
-            "one adapter, one head and one generative model a task",
-            "Ours",
-            {},
-        )
-
-    def learn(self, task: Task, last: bool, progress: Progress) -> None:
-        self.model.learn(task, progress)
-
-    def accuracies(self, tasks: Sequence[TaskData], progress: Progress) -> dict[str, list[float]]:
-        score = self.evaluator.score(self.model, tuple(tasks), progress)
-        units = self.evaluator.units
-        return {unit: [task.accuracy[unit] for task in score.tasks] for unit in units}
-
-    def predict(self, images: ImageSequence) -> list[Label]:
-        return self.model.predict(images).labels
-
-    @property
-    def trained(self) -> int:
-        model, kept = self.model, self.model.footprint()
-        if model.settings.router.kind == "autoencoder":
-            return kept.total_parameters
-        return (
-            kept.adapters
-            + kept.heads
-            + (model.feature_adapter.parameters if model.feature_adapter else 0)
-        )
-
-    def footprint(self) -> Kept:
-        kept = self.model.footprint()
-        images = sum(len(memory.labels) for memory in self.model.memories.values())
-        return Kept(kept.total_parameters, kept.bytes, images)
-
-    def save(self, path: Path) -> None:
-        self.model.save(path)
+    def info(self, options: Options) -> MethodInfo:
+        """Describe the method and the values of its options."""
+        return MethodInfo(self.title, self.reference, self.stores, self.published, dict(options))
 
 
 @dataclass(frozen=True)
-class Entry:
-    """How to make a contestant, and how to read one back."""
+class BaselineMethod(Method):
+    """A baseline."""
 
-    new: Callable[[Backbone, Settings, FeatureCache, Mapping[str, float]], Contestant]
-    load: Callable[[Path, Backbone, FeatureCache], Contestant]
-    title: str
-    """As tables show it."""
-    defaults: Mapping[str, float] = field(default_factory=dict)
-    """Its options; those of ours are the experiment's settings."""
+    kind: type[Baseline]
+    state = "state.safetensors"
 
-    def options(self, given: Mapping[str, float], stream: Stream) -> dict[str, float]:
-        """Those given; and who keeps images may keep as many as the others, unless told so."""
-        classes = sum(len(data.train.classes) for data in stream.tasks)
-        return {**({"memory": PER_CLASS * classes} if "memory" in self.defaults else {}), **given}
+    @classmethod
+    def of(cls, kind: type[Baseline]) -> BaselineMethod:
+        """Return the method of a baseline."""
+        facts = (kind.title, kind.reference, kind.stores, kind.published)
+        return cls(*facts, kind.defaults, kind.every_task, kind)
 
-
-def as_published(settings: Settings) -> Settings:
-    """Ours with the paper's router, under the experiment's settings of it."""
-    return replace(settings, router=replace(settings.router, kind="autoencoder"))
-
-
-def by_default(settings: Settings) -> Settings:
-    """Ours with the router that a new model has unless told otherwise."""
-    return replace(settings, router=RouterSettings())
-
-
-def _ours(title: str, units: tuple[str, ...], change: Callable[[Settings], Settings]) -> Entry:
-    return Entry(
-        lambda backbone, settings, cache, options: Ours(
-            RememberingTransformer(backbone, change(settings)), title, units
-        ),
-        lambda path, backbone, cache: Ours(
-            RememberingTransformer.load(path, backbone.name), title, units
-        ),
-        title,
-    )
-
-
-def _rival(method: type[Baseline]) -> Entry:
     def new(
-        backbone: Backbone, settings: Settings, cache: FeatureCache, options: Mapping[str, float]
-    ) -> Contestant:
-        return Rival(method(backbone, settings, cache, **options))
+        self,
+        experiment: Experiment,
+        stream: Stream,
+        backbone: Backbone,
+        cache: FeatureCache,
+        options: Options,
+    ) -> Learner:
+        settings = replace(experiment.learning, epochs=experiment.epochs(len(stream.tasks)))
+        return self.kind(backbone, settings, cache, **options)
 
-    def load(path: Path, backbone: Backbone, cache: FeatureCache) -> Contestant:
-        return Rival(method.load(path, backbone, cache))
+    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
+        return self.kind.load(path, backbone=backbone, cache=cache)
 
-    return Entry(new, load, method.title, method.defaults)
+    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+        return Evaluator()
 
 
-CONTESTANTS: dict[str, Entry] = {
-    "ours": _ours("Ours, default", ("sample",), by_default),
-    "ours-published": _ours("Ours, as published", ("task", "sample"), as_published),
-    **{name: _rival(method) for name, method in BASELINES.items()},
+@dataclass(frozen=True)
+class Ours(Method):
+    """The Remembering Transformer with some router.
+
+    Attributes:
+        router: Returns the router of an experiment.
+        units: Routing units to report. If None, those of the experiment, with its second router.
+    """
+
+    router: Callable[[Experiment], RouterSettings]
+    units: tuple[str, ...] | None = None
+    state = "model"
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        router: Callable[[Experiment], RouterSettings],
+        units: tuple[str, ...] | None = None,
+    ) -> Ours:
+        """Return the method; it has no options besides the settings of the experiment."""
+        paper = "Sun et al. (2024), Remembering Transformer for continual learning, "
+        stores = "one adapter, one head and one generative model per task"
+        return cls(title, f"{paper}arXiv:2404.07518", stores, "Ours", {}, True, router, units)
+
+    def new(
+        self,
+        experiment: Experiment,
+        stream: Stream,
+        backbone: Backbone,
+        cache: FeatureCache,
+        options: Options,
+    ) -> Learner:
+        epochs = experiment.epochs(len(stream.tasks))
+        settings = replace(experiment.learning, epochs=epochs, router=self.router(experiment))
+        return RememberingTransformer(backbone, settings)
+
+    def load(self, path: Path, backbone: Backbone, cache: FeatureCache) -> Learner:
+        return RememberingTransformer.load(path, backbone=backbone)
+
+    def evaluator(self, experiment: Experiment, backbone: Backbone) -> Evaluator:
+        if self.units is not None:
+            return Evaluator(self.units)
+        compared = experiment.compared and experiment.compared.resolved(backbone.depth)
+        return Evaluator(experiment.units, compared)
+
+
+def published_router(experiment: Experiment) -> RouterSettings:
+    """Return the paper's router, with the settings that the experiment has for it."""
+    return replace(experiment.compared or experiment.learning.router, kind="autoencoder")
+
+
+METHODS: dict[str, Method] = {
+    "ours": Ours.of("Ours, default", lambda _: RouterSettings(), ("sample",)),
+    "ours-published": Ours.of("Ours, as published", published_router, ("task", "sample")),
+    **{name: BaselineMethod.of(kind) for name, kind in BASELINES.items()},
 }
-"""Everyone, by the name that the command knows."""
+"""Methods that can be compared, by name."""
+
+
+def find_method(name: str) -> Method:
+    """Return a method by name; "model" is the model that an experiment describes."""
+    if name == MODEL:
+        return Ours.of("Remembering Transformer", lambda experiment: experiment.learning.router)
+    _require("method", name, METHODS)
+    return METHODS[name]
 
 
 def titles() -> dict[str, str]:
-    """What tables call the methods, by the names that the command knows."""
-    return {name: entry.title for name, entry in CONTESTANTS.items()}
+    """Return the titles of all methods by name."""
+    return {name: method.title for name, method in METHODS.items()}
 
 
-def names(wanted: str) -> list[str]:
-    """The methods that a list such as "all" or "ewc,lwf" names."""
-    chosen = list(CONTESTANTS) if wanted == "all" else [n.strip() for n in wanted.split(",")]
+def parse_methods(text: str) -> list[str]:
+    """Parse a list of methods such as "all" or "ewc,lwf"."""
+    chosen = list(METHODS) if text == "all" else [name.strip() for name in text.split(",")]
     for name in chosen:
-        _known("method", name, CONTESTANTS)
+        _require("method", name, METHODS)
     return list(dict.fromkeys(chosen))
 
 
-def options(wanted: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """What words such as "ewc.strength=100" change, by method; all must be among `methods`.
+def parse_options(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Parse options of methods.
 
-    >>> options(["ewc.strength=100", "ewc.images=50"], ["ewc", "ncm"])
+    Args:
+        words: Such as "ewc.strength=100".
+        methods: Names of the methods that may have options.
+
+    Returns:
+        Options by method.
+
+    >>> parse_options(["ewc.strength=100", "ewc.images=50"], ["ewc", "ncm"])
     {'ewc': {'strength': 100.0, 'images': 50.0}}
     """
     found: dict[str, dict[str, float]] = {}
-    for word in wanted:
+    for word in words:
         parts = re.fullmatch(r"([^.=]+)\.([^.=]+)=(.+)", word)
         if parts is None:
             raise RememberingError(
                 f"option {word} must be METHOD.OPTION=NUMBER, such as ewc.strength=100"
             )
         method, option, text = parts.groups()
-        _known("method", method, CONTESTANTS)
-        defaults = CONTESTANTS[method].defaults
+        _require("method", method, METHODS)
+        defaults = METHODS[method].defaults
         if not defaults:
             raise RememberingError(f"option {word}: method '{method}' has no options")
-        _known(f"option of '{method}'", option, defaults)
+        _require(f"option of '{method}'", option, defaults)
         if method not in methods:
             raise RememberingError(f"option {word}: '{method}' is not among the --methods")
         if option in found.get(method, {}):
-            raise RememberingError(f"options name {method}.{option} twice; give it once")
+            raise RememberingError(f"options contain {method}.{option} twice; give it once")
         found.setdefault(method, {})[option] = _number(word, text)
     return found
 
@@ -265,12 +249,12 @@ def _number(word: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise RememberingError(f"option {word}: '{text}' is no finite number")
+        raise RememberingError(f"option {word}: '{text}' is not a finite number")
     return value
 
 
-def _known(what: str, name: str, among: Mapping[str, object]) -> None:
-    if name not in among:
-        close = difflib.get_close_matches(name.lower(), among, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(among)}"
+def _require(what: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
         raise RememberingError(f"there is no {what} '{name}'; {hint}")

@@ -1,6 +1,6 @@
-"""Experiments by name: one TOML file each, the paper's settings, and smaller ones that finish here.
+"""Experiments by name: one TOML file each, with the paper's settings and smaller ones.
 
-Light on purpose (no torch): the command reads these to offer every setting as an option.
+This module does not import torch: the command reads it to offer every setting as an option.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from remembering import schema
 from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
 
+MODEL = "model"
+"""The method that an experiment describes: the Remembering Transformer with its settings."""
 _FOLDER = Path(__file__).parent / "specs"
 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """Which tasks come, in which order."""
+    """The tasks and their order."""
 
     source: str = "digits"
-    """Data set by name, or a folder of class folders; several for a sequence, by commas."""
+    """Data set by name, or a folder of class folders; for a sequence, several separated by
+    commas."""
     kind: Literal["split", "permute", "sequence"] = "split"
-    """split: classes dealt out. permute: pixels shuffled. sequence: one data set a task."""
+    """split: divide the classes into tasks. permute: permute the pixels. sequence: one data set
+    per task."""
     tasks: int = 5
     """Number of tasks."""
     sizes: tuple[int, ...] = ()
-    """Classes of each task, if they are not to be equal (split only)."""
+    """Number of classes of each task, if they differ (split only)."""
     per_class: int | None = None
     """Training images per class; all by default."""
     test_per_class: int | None = None
     """Test images per class; all by default."""
     data: str | None = None
-    """Folder with the data in its published layout; else cache, hub or package registry."""
+    """Folder with the data in its published layout; by default the cache, the hub or a package
+    registry is used."""
 
 
 @dataclass(frozen=True)
@@ -45,41 +50,77 @@ class Experiment:
     """One row of a table, or one curve of a figure."""
 
     description: str = ""
-    """What it shows, in a sentence."""
+    """What the experiment shows, in a sentence."""
     backbone: str = "bundled"
     """bundled, a folder in hub layout, or a hub name."""
     image_size: int | None = None
-    """Input size, if not the checkpoint's own."""
+    """Input size in pixels, if not the checkpoint's own."""
     total_epochs: int | None = None
-    """Epochs split evenly over the tasks, as in the paper; overrides epochs."""
+    """Epochs to divide evenly over the tasks, as in the paper; overrides epochs."""
     units: tuple[str, ...] = ("sample", "group_32", "group_128", "task")
-    """Routing units that are reported."""
+    """Routing units to report."""
     baselines: tuple[str, ...] = ("finetune", "joint")
-    """References on the same backbone: finetune, joint, or any method of remember compare."""
+    """Baselines on the same backbone; remember compare --list names them."""
     options: tyro.conf.Suppress[tuple[str, ...]] = ()
-    """Options of those methods that suit this experiment, such as "ewc.strength=100"; chosen on
+    """Options of the baselines for this experiment, such as "ewc.strength=100", selected on
     training images."""
     stream: Annotated[StreamSettings, tyro.conf.arg(name="")] = field(
         default_factory=StreamSettings
     )
     learning: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
     compared: tyro.conf.Suppress[RouterSettings | None] = None
-    """A second router that is routed by on the same adapters: the paper's, say."""
+    """A second router, such as the paper's, that routes to the same adapters."""
 
     def __post_init__(self) -> None:
         if self.total_epochs is not None and self.total_epochs < 1:
             raise RememberingError(f"total_epochs = {self.total_epochs} must be at least 1")
 
     def epochs(self, tasks: int) -> int:
-        """Epochs of each of so many tasks."""
+        """Return the number of epochs per task, for some number of tasks."""
         if self.total_epochs is None:
             return self.learning.epochs
         return max(1, self.total_epochs // tasks)
 
 
 @dataclass(frozen=True)
+class RunConfig:
+    """Everything that determines the result of one method under one seed.
+
+    Attributes:
+        experiment: Name of the experiment.
+        method: Name of the method.
+        settings: Settings of the experiment, including the seed.
+        variant: Variant of the experiment, such as E=3.
+        small: Whether these are the experiment's smaller settings.
+        options: Options of the method that differ from its defaults.
+        command: Words of the command, without what selects methods, seeds and folders.
+    """
+
+    experiment: str
+    method: str
+    settings: Experiment
+    variant: str | None = None
+    small: bool = False
+    options: dict[str, float] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.settings.learning.seed
+
+    def comparable(self) -> RunConfig:
+        """Return this configuration without what may differ between runs shown together.
+
+        These are the seed, the description, the command, and the lists of other methods.
+        """
+        settings = replace(with_seed(self.settings, 0), description="", baselines=(), options=())
+        return replace(self, settings=settings, command=())
+
+
+@dataclass(frozen=True)
 class ExperimentFile:
-    """An experiment as its file gives it: settings, smaller settings, variants."""
+    """A TOML file with the settings of an experiment, smaller settings, and variants."""
 
     name: str
     path: Path
@@ -87,11 +128,11 @@ class ExperimentFile:
 
     @property
     def description(self) -> str:
-        """What it shows, in a sentence."""
+        """What the experiment shows, in a sentence."""
         return str(self.table.get("description", ""))
 
     def variants(self, small: bool = False) -> dict[str | None, Experiment]:
-        """Every point of the experiment by name; one without a name if there is only one."""
+        """Return the experiment's variants by name, or a single one without a name."""
         base = {k: v for k, v in self.table.items() if k not in ("small", "variants")}
         if small:
             if "small" not in self.table:
@@ -109,12 +150,12 @@ class ExperimentFile:
 
 
 def names() -> list[str]:
-    """Names of the experiments that come with the library."""
+    """Return the names of the experiments that the library contains."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def find(name: str) -> ExperimentFile:
-    """An experiment by name, or by the path of a TOML file."""
+    """Return an experiment by name, or by the path of a TOML file."""
     path = Path(name)
     if path.suffix != ".toml":
         path = _FOLDER / f"{name}.toml"
@@ -126,12 +167,12 @@ def find(name: str) -> ExperimentFile:
         return ExperimentFile(path.stem, path, tomllib.loads(path.read_text()))
     except OSError as error:
         raise RememberingError(f"{path} cannot be read ({error.strerror})") from error
-    except ValueError as error:  # TOML's own, wrong UTF-8, numbers without end
-        raise RememberingError(f"{path} is no valid TOML: {error}") from error
+    except ValueError as error:  # invalid TOML or UTF-8, or a number that overflows
+        raise RememberingError(f"{path} is not valid TOML: {error}") from error
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
-    """The same with another seed."""
+    """Return the experiment with another seed."""
     return replace(experiment, learning=replace(experiment.learning, seed=seed))
 
 

@@ -72,6 +72,7 @@ def predict(
             step(len(batch.tasks))
     classified = Classified.concatenate([part for part, _ in parts])
     probabilities, tasks = answer(state, classified, keys)
+    _require_finite(probabilities, "probabilities")
     novelty = classified.novelty
     prediction = Prediction(
         labels=[state.classes[i] for i in probabilities.argmax(1).tolist()],
@@ -132,6 +133,7 @@ def _route(state: ModelState, backbone: Backbone, images: ImageSequence) -> Iter
     for index in batches(len(images)):
         batch = images[index]
         features, tokens = encode(backbone, state.router, state.settings.first_layer, batch)
+        _require_finite(features, "features of the router")
         scores = state.router.scores(features).cpu()
         yield _Routed(batch, features, tokens, scores, choose_tasks(scores))
 
@@ -175,6 +177,16 @@ def _group_numbers(groups: Iterable[Hashable] | Tensor, count: int) -> Tensor:
     except TypeError as error:
         raise RememberingError(f"groups must be names or numbers ({error})") from error
     return torch.tensor([numbers[key] for key in keys])
+
+
+def _require_finite(values: Tensor, what: str) -> Tensor:
+    """Refuse to answer with NaN, which the weights of a hostile or damaged model can cause."""
+    if not values.isfinite().all():
+        raise RememberingError(
+            f"the {what} are not finite: the weights of an adapter are too large; restore the "
+            "model from a copy"
+        )
+    return values
 
 
 def _require_tasks(state: ModelState) -> None:

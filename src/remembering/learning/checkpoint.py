@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from remembering import schema
 from remembering.config import Settings
-from remembering.runtime.files import sha256, write_atomic
+from remembering.errors import StorageError
+from remembering.runtime.files import SafeFolder, sha256, write_atomic
+from remembering.runtime.tensors import decode_tensors
 
 NAME = "progress.safetensors"
+
+
+def is_checkpoint(name: str, stem: str = Path(NAME).stem) -> bool:
+    """Return whether a file name is that of a checkpoint."""
+    return re.fullmatch(rf"{re.escape(stem)}(-[a-z-]+)?\.safetensors", name) is not None
 
 
 @dataclass(frozen=True)
@@ -65,26 +72,26 @@ class Checkpoint:
         if not self.resume:
             return 0
         try:
-            with safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("key") != key:
-                    return 0
-                tensors = {name: file.get_tensor(name) for name in metadata["names"].split()}
-        except (OSError, SafetensorError, KeyError):
+            data = SafeFolder(self.path.parent).read(self.path.name)
+            tensors, metadata = decode_tensors(data)
+            if metadata.get("key") != key:
+                return 0
+            tensors = {name: tensors[name] for name in metadata["names"].split()}
+            state, step = _optimizer_state(tensors), int(metadata["step"])
+            stored = [tensors[f"parameter.{i}"] for i in range(len(parameters))]
+        except (StorageError, ValueError, KeyError):
             return 0
-        if digest(tensors.values()) != metadata.get("sha256"):
+        shapes = [parameter.shape for parameter in parameters]
+        if digest(tensors.values()) != metadata.get("sha256") or shapes != [
+            tensor.shape for tensor in stored
+        ]:
             return 0
         with torch.no_grad():
-            for i, parameter in enumerate(parameters):
-                parameter.copy_(tensors[f"parameter.{i}"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, i, kind = name.split(".")
-                state.setdefault(int(i), {})[kind] = value
+            for parameter, tensor in zip(parameters, stored, strict=True):
+                parameter.copy_(tensor)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-        return int(metadata["step"])
+        return step
 
     def part(self, name: str) -> Checkpoint:
         """Return the checkpoint of another training run within the same task."""
@@ -92,8 +99,19 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the files, after the task is learned."""
-        for path in self.path.parent.glob(f"{self.path.stem}*.safetensors"):
-            path.unlink()
+        folder = SafeFolder(self.path.parent)
+        for name in folder.entries():
+            if is_checkpoint(name, self.path.stem):
+                folder.remove(name)
+
+
+def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, i, kind = name.split(".")
+            state.setdefault(int(i), {})[kind] = value
+    return state
 
 
 def training_key(settings: Settings, number: int, tensors: list[Tensor]) -> str:

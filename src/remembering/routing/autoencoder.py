@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remembering.routing.base import Expert
+from remembering.routing.base import Expert, Layout
 from remembering.routing.reconstruction import ReconstructionRouter, linear_errors
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
@@ -62,6 +63,9 @@ class AutoencoderRouter(ReconstructionRouter):
                 optimizer.step()
         return {key: value.detach() for key, value in expert.items()}
 
+    def expert_layout(self, dim: int) -> Layout:
+        return {name: (torch.float32, shape) for name, shape, _ in self._tensors_of(dim)}
+
     def reconstruction_errors(self, features: Tensor, experts: Expert) -> Tensor:
         if not self.settings.hidden:
             return linear_errors(features, experts["encoder"], experts["decoder"])
@@ -82,18 +86,19 @@ class AutoencoderRouter(ReconstructionRouter):
         return latent @ expert["decoder"].mT
 
     def _initial(self, dim: int, rng: torch.Generator) -> Expert:
+        return {name: _uniform(shape, fan, rng) for name, shape, fan in self._tensors_of(dim)}
+
+    def _tensors_of(self, dim: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
+        """Iterate over the tensors of an expert: name, shape and fan-in."""
         latent, hidden = self.settings.latent, self.settings.hidden
         if not hidden:
-            return {
-                "encoder": _uniform((latent, dim), dim, rng),
-                "decoder": _uniform((dim, latent), latent, rng),
-            }
+            yield "encoder", (latent, dim), dim
+            yield "decoder", (dim, latent), latent
+            return
         widths = (dim, hidden, latent, hidden, dim)
-        expert: dict[str, Tensor] = {}
         for i, (before, after) in enumerate(pairwise(widths), start=1):
-            expert[f"weight{i}"] = _uniform((after, before), before, rng)
-            expert[f"bias{i}"] = _uniform((after,), before, rng)
-        return expert
+            yield f"weight{i}", (after, before), before
+            yield f"bias{i}", (after,), before
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:

@@ -22,6 +22,22 @@ from remembering.routing.features import extract_features
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
 Expert = Mapping[str, Tensor]
+Layout = Mapping[str, tuple[torch.dtype, tuple[int | None, ...]]]
+"""Type and shape of each tensor of an expert; None stands for any length from 1 on."""
+
+
+def check_layout(tensors: Expert, layout: Layout) -> None:
+    """Raise ValueError unless the tensors have these names, types and shapes."""
+    if set(tensors) != set(layout):
+        raise ValueError(f"it has {', '.join(sorted(tensors))} instead of {', '.join(layout)}")
+    for name, (dtype, shape) in layout.items():
+        tensor = tensors[name]
+        fits = len(shape) == tensor.ndim and all(
+            size == expected if expected is not None else size > 0
+            for size, expected in zip(tensor.shape, shape, strict=True)
+        )
+        if tensor.dtype != dtype or not fits:
+            raise ValueError(f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}")
 
 
 class Router(ABC):
@@ -70,6 +86,18 @@ class Router(ABC):
         Returns:
             The expert; pass it to `with_expert`.
         """
+
+    @abstractmethod
+    def layout(self, dim: int, classes: int) -> Layout:
+        """Return the layout of an expert on `dim` features for a task of `classes` classes."""
+
+    def check(self, task: int, dim: int, classes: int) -> None:
+        """Raise ValueError unless the expert of a task, read from a file, can be used."""
+        check_layout(self.experts[task], self.layout(dim, classes))
+
+    def check_shared(self, dim: int, classes: int) -> None:
+        """Raise ValueError unless the shared tensors fit experts with so many classes in total."""
+        check_layout(self.shared, {})
 
     @abstractmethod
     def scores(self, features: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from remembering.errors import RememberingError
 from remembering.routing.base import Expert
 from remembering.routing.logit_correction import fit_logit_correction
 from remembering.runtime.mmap_buffer import chunk_rows
@@ -48,7 +49,13 @@ class Covariance:
         floor = max(1e-6 * float(spread.mean()), 1e-12)
         prior = (spread / self.count).clamp_min(floor / self.count) * self.prior
         sigma = (scatter + prior.diag()) / (self.count + self.prior)
-        root = torch.linalg.cholesky(sigma)
+        try:
+            root = torch.linalg.cholesky(sigma)
+        except RuntimeError as error:  # torch's LinAlgError
+            raise RememberingError(
+                "the covariance of the gaussian router is not positive definite; the stored "
+                "router is damaged: restore the model from a copy"
+            ) from error
         eye = torch.eye(dim, dtype=root.dtype, device=root.device)
         inverse: Tensor = torch.linalg.solve_triangular(root, eye, upper=False)
         return inverse

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
-from remembering.routing.base import Expert, Router
+from remembering.routing.base import Expert, Layout, Router, check_layout
 from remembering.routing.calibration import conformal_p_values
 from remembering.routing.class_gaussians import (
     ClassGaussians,
@@ -136,6 +136,38 @@ class GaussianRouter(Router):
     @property
     def _replay(self) -> int:
         return getattr(self.settings, "replay", 0)
+
+    def layout(self, dim: int, classes: int) -> Layout:
+        return {
+            "counts": (torch.float64, (classes,)),
+            "sums": (torch.float64, (classes, dim)),
+            "calibration_features": (torch.float16, (None, dim)),
+            "calibration_targets": (torch.int64, (None,)),
+        }
+
+    def check(self, task: int, dim: int, classes: int) -> None:
+        super().check(task, dim, classes)
+        expert = self.experts[task]
+        targets = expert["calibration_targets"]
+        if len(targets) != len(expert["calibration_features"]):
+            raise ValueError("calibration features and targets differ in number")
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+            raise ValueError("calibration_targets are not classes of the task")
+        if not (expert["counts"] >= 1).all():
+            raise ValueError("counts are not numbers of images")
+
+    def check_shared(self, dim: int, classes: int) -> None:
+        layout: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
+        if classes:
+            layout = dict.fromkeys(("count", "temperature"), (torch.float64, ()))
+            layout["scatter"] = (torch.float64, (dim, dim))
+            layout["views"] = (torch.int64, ())
+        if "logit_correction" in self.shared:
+            layout["logit_correction"] = (torch.float64, (classes, dim + 1))
+        check_layout(self.shared, layout)
+        for name in ("count", "temperature"):
+            if classes and not self.shared[name] > 0:
+                raise ValueError(f"{name} is not positive")
 
     def with_expert(self, task: int, expert: Expert) -> Self:
         kept = {k: v for k, v in expert.items() if k not in ("scatter", "views")}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remembering.config import RouterSettings
-from remembering.routing.base import Expert, Router
+from remembering.routing.base import Expert, Layout, Router
 from remembering.routing.calibration import conformal_p_values
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import chunk_rows
@@ -75,6 +75,13 @@ class ReconstructionRouter(Router):
         errors = [self.reconstruction_errors(features[chunk], stacked)[:, 0] for chunk in chunks]
         calibration = distributed.all_gather(torch.cat(errors)).sort().values
         return {**expert, CALIBRATION: calibration}
+
+    def layout(self, dim: int, classes: int) -> Layout:
+        return {**self.expert_layout(dim), CALIBRATION: (torch.float64, (None,))}
+
+    @abstractmethod
+    def expert_layout(self, dim: int) -> Layout:
+        """Return the layout of what `fit_expert` returns."""
 
     def scores(self, features: Tensor) -> Tensor:
         return self.reconstruction_errors(features, self._stacked)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from remembering.errors import RememberingError
-from remembering.routing.base import Expert
+from remembering.routing.base import Expert, Layout
 from remembering.routing.reconstruction import ReconstructionRouter, linear_errors
 from remembering.runtime.distributed import Distributed
 from remembering.runtime.mmap_buffer import chunk_rows
@@ -37,6 +37,9 @@ class SubspaceRouter(ReconstructionRouter):
         rest = distributed.all_reduce(_second_moments(features, rows[~held_out]))
         everything = rest + distributed.all_reduce(_second_moments(features, rows[held_out]))
         return self._expert(rest), self._expert(everything)
+
+    def expert_layout(self, dim: int) -> Layout:
+        return {"basis": (torch.float32, (dim, min(self.settings.latent, dim)))}
 
     def _expert(self, moments: Tensor) -> Expert:
         basis = top_eigenvectors(moments, min(self.settings.latent, len(moments)))

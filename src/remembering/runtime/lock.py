@@ -1,75 +1,101 @@
-"""One writer at a time."""
+"""A lock that lets one process at a time write to a folder."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from remembering.errors import RememberingError
+from filelock import FileLock, Timeout
+
+from remembering.errors import StorageError
+from remembering.runtime.files import SafeFolder, problem_of
 
 NAME = ".lock"
-_held: set[Path] = set()
+WAIT_SECONDS = 0.2
+"""A process that is just releasing the lock is waited for, but not one that is working."""
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_held: set[tuple[int, int, Path]] = set()
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a folder for writing; a second writer is refused, and told who holds it.
+    """Hold a folder for writing.
 
-    The lock belongs to the process (flock), so it ends with it, however it ends. Readers need none:
-    they always find the last complete state. The folder is made if it is missing, and removed again
-    if nothing was put into it. Within a process the lock may be taken again, as a command that
-    learns and then saves does; threads of one process must agree among themselves.
+    The lock ends with the process, however it ends. Readers need none: they always find the last
+    complete state. The folder is created if it is missing, and removed again if nothing was put
+    into it. A thread may take the lock again while it holds it, as a command that learns and then
+    saves does. File systems without locks (ENOLCK) have no lock: writing goes on without.
+
+    Raises:
+        StorageError: If another process or thread holds the folder, or it cannot be written.
     """
-    key = folder.resolve()
+    safe = SafeFolder(folder)
+    key = (os.getpid(), threading.get_ident(), safe.path)  # a forked process holds nothing
     if key in _held:
         yield
         return
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(folder)
-    except OSError as error:
-        raise RememberingError(
-            f"{folder} cannot be written ({error.strerror}); choose another folder"
-        ) from error
+    created = not safe.path.exists()
+    safe.create()
+    lock = _acquire(safe)
     _held.add(key)
     try:
         yield
     finally:
         _held.discard(key)
-        # Removed while it is held: whoever opened it before sees that it is gone, and tries again.
-        with contextlib.suppress(FileNotFoundError):
-            (folder / NAME).unlink()
-        os.close(descriptor)
-        if made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        if os.getpid() == key[0]:
+            # Removed while it is held: a process that opened it before notices, and opens anew.
+            with contextlib.suppress(StorageError):  # a file that stays behind blocks nobody
+                safe.remove(NAME)
+            if lock is not None:
+                lock.release()
+            if created:
+                with contextlib.suppress(OSError):
+                    safe.path.rmdir()
 
 
-def _acquire(folder: Path) -> int:
-    path = folder / NAME
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise RememberingError(
-                f"process {owner or 'of unknown number'} is writing to {folder}; wait until it is "
-                "done, or choose another folder"
-            ) from error
-        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-            try:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            except OSError:  # a full disk
-                path.unlink()
-                os.close(descriptor)
-                raise
-            return descriptor
-        os.close(descriptor)
+def _acquire(safe: SafeFolder) -> FileLock | None:
+    safe.require_plain(NAME)
+    lock = FileLock(
+        safe.path / NAME,
+        timeout=WAIT_SECONDS,
+        fallback_to_soft=False,
+        on_acquired=_write_owner,
+    )
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise StorageError(
+            f"process {_owner(safe)} is writing to {safe.path}; wait until it is done, or choose "
+            "another folder"
+        ) from error
+    except StorageError:
+        raise
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return None
+        raise StorageError(
+            f"{safe.path} cannot be written ({error.strerror}); choose another folder"
+        ) from error
+    return lock
+
+
+def _write_owner(descriptor: int) -> None:
+    """Write the number of this process to the lock file, for the message of the next one."""
+    problem = problem_of(os.fstat(descriptor))  # the entry may have been replaced meanwhile
+    if problem:
+        raise StorageError(f"{NAME} {problem}; remove it")
+    with contextlib.suppress(OSError):  # a full disk: the lock is held all the same
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _owner(safe: SafeFolder) -> str:
+    try:
+        return str(int(safe.read(NAME, limit=20)))
+    except (StorageError, ValueError):
+        return "of unknown number"

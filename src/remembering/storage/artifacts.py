@@ -1,20 +1,14 @@
-"""Parts of a model as files: packed, checked, mapped and unpacked.
-
-Tensors that are only stacked or copied when they are used stay maps of their files. The others are
-copied into torch's own memory: how a product is rounded depends on where tensors lie, and what was
-stored must answer with the same bits as before.
-"""
+"""Artifacts: the parts of a state as files, encoded, verified and decoded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -22,129 +16,224 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, unpack_peft
 from remembering.backbones.backbone import Backbone
-from remembering.errors import RememberingError
-from remembering.runtime.files import sha256
+from remembering.data.task import Label
+from remembering.errors import RememberingError, StorageError, reason
+from remembering.routing import Expert
+from remembering.runtime.files import SafeFolder, read_all, sha256
+from remembering.runtime.tensors import decode_tensors
 from remembering.state import ReplayMemory
-from remembering.storage.manifest import MANIFEST, Manifest
+from remembering.storage.manifest import FileEntry, Manifest, files_of
+
+
+def artifact_key(kind: str, number: int = 0) -> str:
+    """Return what identifies an artifact within a state, whatever its content."""
+    return f"{kind}/{number}"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A part of a model as files: what never changes is packed and hashed once."""
+    """A part of a state that is encoded and hashed already.
+
+    Attributes:
+        value: What was encoded. None for adapters, which never change once they have a number.
+        path: The file, or the directory of the files.
+        files: The files by their path in the model folder.
+    """
 
     value: object
-    """What was packed; None for adapters, which their number tells apart."""
-    stem: str
-    """The file, or the folder of the files."""
-    digests: dict[str, str]
-    """SHA-256 of each file, by its path in the model folder."""
+    path: str
+    files: Mapping[str, FileEntry]
+
+    @classmethod
+    def listed(cls, value: object, path: str, manifest: Manifest) -> Artifact:
+        """Return an artifact that a manifest lists."""
+        return cls(value, path, {name: manifest.files[name] for name in files_of(path)})
+
+
+def read_verified(folder: SafeFolder, name: str, entry: FileEntry) -> bytes:
+    """Read a file that must have the recorded size and SHA-256."""
+    return verified(folder, name, entry, folder.read(name, size=entry.bytes))
+
+
+def verified(folder: SafeFolder, name: str, entry: FileEntry, data: bytes) -> bytes:
+    """Return the bytes of a file if they are those that were saved."""
+    if sha256(data) != entry.sha256:
+        raise StorageError(
+            f"{folder.path / name} is not the file that was saved (its SHA-256 differs); restore "
+            "it from a copy"
+        )
+    return data
+
+
+class StoredFile:
+    """A file that is read on demand and verified each time.
+
+    A memory map keeps the content reachable after a writer has removed the file, without holding a
+    descriptor. While the file exists it is read through a descriptor, because reading a map beyond
+    the end of a truncated file would kill the process.
+
+    Raises:
+        StorageError: If the file is not the one that was saved; also when it is called.
+    """
+
+    def __init__(self, folder: SafeFolder, name: str, entry: FileEntry):
+        self._folder, self.name, self._entry = folder, name, entry
+        with folder.open(name) as (descriptor, size):
+            if size != entry.bytes:
+                folder.read(name, size=entry.bytes)  # raises
+            verified(folder, name, entry, read_all(descriptor, size))
+            self._map = torch.from_file(f"/dev/fd/{descriptor}", size=size, dtype=torch.uint8)
+
+    def __call__(self) -> bytes:
+        try:
+            return read_verified(self._folder, self.name, self._entry)
+        except StorageError as error:
+            if self._folder.stat(self.name) is None:  # removed by a writer
+                return verified(self._folder, self.name, self._entry, self._map.numpy().tobytes())
+            raise StorageError(
+                f"{self._folder.path / self.name} has changed since the model was loaded; restore "
+                "it from a copy and load the model again"
+            ) from error
 
 
 class StoredAdapter:
-    """Reads an adapter through a map of its file; checks each time that it is what was saved."""
+    """Reads an adapter from its files each time it is called."""
 
-    def __init__(self, folder: Path, stem: str, manifest: Manifest, backbone: Backbone):
-        self._folder, self._backbone = folder / stem, backbone
-        self._config = checked(folder, f"{stem}/{CONFIG_FILE}", manifest)
-        size = len(checked(folder, f"{stem}/{WEIGHTS_FILE}", manifest))
-        self._digest = manifest.files[f"{stem}/{WEIGHTS_FILE}"]
-        try:
-            self._weights = torch.from_file(
-                str(self._folder / WEIGHTS_FILE), size=size, dtype=torch.uint8
-            )
-        except RuntimeError as error:  # removed, or empty
-            raise RememberingError(f"{self._folder} cannot be used: {error}") from error
+    def __init__(self, folder: SafeFolder, path: str, manifest: Manifest, backbone: Backbone):
+        self._path, self._backbone = folder.path / path, backbone
+        config, weights = files_of(path)
+        self._config = read_verified(folder, config, manifest.files[config])
+        self._weights = StoredFile(folder, weights, manifest.files[weights])
 
     def __call__(self) -> Adapter:
-        return unpack_peft(self.files(), self._folder, self._backbone)
+        return decode_adapter(self.files(), self._path, self._backbone)
 
     def files(self) -> dict[str, bytes]:
-        """The two files of the adapter."""
-        path = self._folder / WEIGHTS_FILE
+        """Return the content of the two files."""
+        return {CONFIG_FILE: self._config, WEIGHTS_FILE: self._weights()}
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rank and layers as configured, without reading the weights."""
         try:
-            size = path.stat().st_size
-        except FileNotFoundError:  # a writer removed it; the map still has it
-            size = len(self._weights)
-        # Reading a map past the end of its file would end the process.
-        data = self._weights.numpy().tobytes() if size >= len(self._weights) else b""
-        if sha256(data) != self._digest:
-            raise RememberingError(
-                f"{path} has changed since the model was loaded (its SHA-256 differs); restore it "
-                "from a copy and load the model again"
-            )
-        return {CONFIG_FILE: self._config, WEIGHTS_FILE: data}
+            config = json.loads(self._config)
+            return config["r"], config.get("layers_to_transform")
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(
+                f"{self._path / CONFIG_FILE} is not a LoRA configuration ({reason(error)})"
+            ) from error
 
 
-def pack_expert(expert: Mapping[str, Tensor]) -> bytes:
-    packed: bytes = save_tensors({key: value.cpu() for key, value in expert.items()})
-    return packed
+class StoredReplay:
+    """Reads replay images from their file each time it is called."""
+
+    def __init__(self, folder: SafeFolder, path: str, manifest: Manifest):
+        self._path = folder.path / path
+        self.file = StoredFile(folder, path, manifest.files[path])
+        memory = decode_memory(self.file(), self._path)
+        self.labels, self.nbytes = memory.labels, memory.nbytes
+
+    def __call__(self) -> Tensor:
+        return decode_memory(self.file(), self._path).images
 
 
-def pack_head(head: Head) -> bytes:
-    tensors = {"columns": head.columns}
-    if head.trained:
-        tensors |= {"weight": head.weight.cpu(), "bias": head.bias.cpu()}
-    packed: bytes = save_tensors(tensors, metadata={"classes": json.dumps(head.classes)})
-    return packed
+def decode_adapter(files: Mapping[str, bytes], path: Path, backbone: Backbone) -> Adapter:
+    """Return the adapter in PEFT's two files."""
+    adapter = unpack_peft(files, path, backbone)
+    if not (adapter.a.isfinite().all() and adapter.b.isfinite().all()):
+        raise unusable(path, "it contains NaN or infinite values")
+    return adapter
 
 
-def unpack_head(tensors: dict[str, Tensor], metadata: dict[str, Any], backbone: Backbone) -> Head:
-    classes, tensors = tuple(metadata["classes"]), copies(tensors)
-    if "weight" not in tensors:
-        return Head.frozen(classes, tensors["columns"].tolist(), backbone)
-    weight, bias = (tensors[key].to(backbone.device) for key in ("weight", "bias"))
-    if weight.shape != (len(classes), backbone.dim) or bias.shape != (len(classes),):
-        raise ValueError("its shape does not fit its classes and the backbone")
-    return Head(classes, weight, bias, tensors["columns"])
+def encode_expert(expert: Expert) -> bytes:
+    """Return the file of an expert, or of what all experts have in common."""
+    data: bytes = save_tensors({key: value.cpu().contiguous() for key, value in expert.items()})
+    return data
 
 
-def pack_memory(memory: ReplayMemory) -> bytes:
-    labels = json.dumps(memory.labels)
-    packed: bytes = save_tensors({"images": memory.images}, metadata={"labels": labels})
-    return packed
-
-
-def unpack_memory(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> ReplayMemory:
-    return ReplayMemory(tensors["images"], tuple(metadata["labels"]))
-
-
-def on(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def decode_expert(data: bytes, path: Path, device: torch.device) -> dict[str, Tensor]:
+    """Return the expert in a file."""
+    tensors, _ = _decode(data, path)
     return {key: value.to(device) for key, value in tensors.items()}
 
 
-Build = Callable[[dict[str, Tensor], dict[str, Any]], Any]
-"""From the tensors of a file and its metadata to what it holds."""
-
-
-def unpack(folder: Path, name: str, manifest: Manifest, build: Build) -> Any:
-    """What is in a file; its tensors are maps of it."""
-    checked(folder, name, manifest)
-    try:
-        with safe_open(folder / name, "pt") as file:
-            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            return build({key: file.get_tensor(key) for key in file.keys()}, metadata)  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise RememberingError(f"{folder / name} cannot be used: {error}") from error
-
-
-def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """In torch's own memory: how a product is rounded depends on where tensors lie."""
-    return {key: value.clone() for key, value in tensors.items()}
-
-
-def checked(folder: Path, name: str, manifest: Manifest) -> bytes:
-    """The bytes of a file that the manifest names, if they are what it says."""
-    path = folder / name
-    if ".." in Path(name).parts or Path(name).is_absolute():
-        raise RememberingError(f"{folder / MANIFEST} names a file outside the folder: {name}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RememberingError(
-            f"{path} cannot be read ({error.strerror}); restore it from a copy"
-        ) from error
-    if sha256(data) != manifest.files.get(name):
-        raise RememberingError(
-            f"{path} is not the file that was saved (its SHA-256 differs); restore it from a copy"
-        )
+def encode_head(head: Head) -> bytes:
+    """Return the file of a head; a frozen head has no weights of its own."""
+    tensors = {"columns": head.columns}
+    if head.trained:
+        tensors |= {"weight": head.weight.cpu(), "bias": head.bias.cpu()}
+    data: bytes = save_tensors(tensors, metadata={"classes": json.dumps(head.classes)})
     return data
+
+
+def decode_head(data: bytes, path: Path, backbone: Backbone) -> Head:
+    """Return the head in a file."""
+    tensors, metadata = _decode(data, path)
+    classes = _labels(metadata, "classes", path)
+    expected = {"columns"} if "weight" not in tensors else {"columns", "weight", "bias"}
+    columns = tensors.get("columns")
+    if set(tensors) != expected or columns is None or not classes:
+        raise unusable(path, "it does not contain the tensors of a head")
+    if columns.dtype != torch.int64 or columns.shape != (len(classes),):
+        raise unusable(path, "its columns do not fit its classes")
+    if "weight" not in tensors:
+        if len({*columns.tolist()}) < len(classes) or int(columns.min()) < 0:
+            raise unusable(path, "its columns are not distinct outputs of the classifier")
+        try:
+            return Head.frozen(classes, columns.tolist(), backbone)
+        except RememberingError as error:
+            raise unusable(path, str(error)) from error
+    weight, bias = tensors["weight"], tensors["bias"]
+    shapes = (weight.shape, bias.shape) == ((len(classes), backbone.dim), (len(classes),))
+    if not shapes or {weight.dtype, bias.dtype} != {torch.float32}:
+        raise unusable(path, "its shape does not fit its classes and the backbone")
+    if columns.tolist() != list(range(len(classes))):
+        raise unusable(path, "its columns do not fit its classes")
+    return Head(classes, weight.to(backbone.device), bias.to(backbone.device), columns)
+
+
+def encode_memory(memory: ReplayMemory) -> bytes:
+    """Return the file of a replay memory."""
+    labels = json.dumps(memory.labels)
+    data: bytes = save_tensors({"images": memory.images}, metadata={"labels": labels})
+    return data
+
+
+def decode_memory(data: bytes, path: Path) -> ReplayMemory:
+    """Return the replay memory in a file."""
+    tensors, metadata = _decode(data, path)
+    labels, images = _labels(metadata, "labels", path, distinct=False), tensors.get("images")
+    if len(tensors) != 1 or images is None or images.dtype != torch.uint8 or images.ndim != 4:
+        raise unusable(path, "it does not contain images (n, channels, height, width) of uint8")
+    if len(images) != len(labels) or images.shape[1] not in (1, 3) or not images.numel():
+        raise unusable(path, f"images of shape {tuple(images.shape)} do not fit its labels")
+    return ReplayMemory(images, labels)
+
+
+def _decode(data: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        tensors, metadata = decode_tensors(data)
+    except ValueError as error:
+        raise unusable(path, reason(error)) from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise unusable(path, f"{name} contains NaN or infinite values")
+    return tensors, metadata
+
+
+def _labels(
+    metadata: Mapping[str, str], key: str, path: Path, *, distinct: bool = True
+) -> tuple[Label, ...]:
+    try:
+        labels = json.loads(metadata[key])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise unusable(path, f"its metadata has no {key}") from error
+    kinds = {type(label) for label in labels} if isinstance(labels, list) else {None}
+    if not (kinds <= {str} or kinds <= {int}) or (distinct and len({*labels}) < len(labels)):
+        raise unusable(path, f"its {key} are not labels of one type")
+    return tuple(labels)
+
+
+def unusable(path: Path, problem: str) -> StorageError:
+    """Return the error for a file that is as it was saved, but makes no sense."""
+    return StorageError(f"{path} cannot be used: {problem}")

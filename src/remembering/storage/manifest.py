@@ -1,33 +1,60 @@
-"""What is in a model folder: everything about a model but its tensors, and the files of those."""
+"""The manifest of a model folder: everything about a state except its tensors. Imports no torch.
+
+MODEL_DIR/
+  manifest.json                      settings, tasks, gate; SHA-256 and size of every file
+  manifest.previous.json             the manifest before the last save
+  adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
+  heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
+  routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common
+  memory/NUMBER-HASH.safetensors     replay images, if there is a capacity
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from remembering import schema
 from remembering.config import Settings
-from remembering.errors import RememberingError
+from remembering.errors import RememberingError, StorageError, reason
+from remembering.runtime.files import SafeFolder
 
 VERSION = 4
-MANIFEST = "manifest.json"
+MANIFEST, PREVIOUS = "manifest.json", "manifest.previous.json"
+DIRECTORIES = ("adapters", "heads", "routers", "memory")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""PEFT's names of the files of an adapter."""
+MAX_BYTES = 256 * 1024**2
+"""Largest manifest that is read; 1,000 tasks take about one megabyte."""
+SHARED_SUFFIX, FEATURES_SUFFIX = "-shared", "-features"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_NAME = re.compile(r"\d{4,10}-[0-9a-f]{12}(-[a-z]{1,20})?(\.safetensors)?")
 
 
 @dataclass(frozen=True)
 class BackboneReference:
-    """Which backbone a model was learned on."""
+    """The backbone that a model was learned on.
+
+    Attributes:
+        name: "bundled", a local folder, or a name on the model hub.
+        image_size: Input size in pixels.
+        fingerprint: SHA-256 of weights and preprocessing; checked when the model is loaded.
+        revision: Commit on the model hub, if it comes from there.
+    """
 
     name: str
     image_size: int
     fingerprint: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task, and the files that hold its parts."""
+    """A task, and the paths of its artifacts."""
 
     number: int
     name: str
@@ -40,95 +67,186 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class AdapterEntry:
-    """The files of an adapter."""
+    """The paths of an adapter and its head."""
 
     folder: str
     head: str
 
 
 @dataclass(frozen=True)
+class FileEntry:
+    """What a file must contain."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """Everything about a model but its tensors."""
+    """Everything about a state except its tensors.
+
+    Attributes:
+        format: Identifies the format.
+        version: Version of the format.
+        model_id: Hash of the first save; the same for all saves of a model. Not random, so that
+            equal runs write equal files.
+        generation: Number of saves of the model so far.
+        backbone: The backbone that the model was learned on.
+        settings: How tasks are learned.
+        next_number: Number of the next task.
+        shared: Path of what all experts have in common.
+        feature_adapter: Path of the router's feature adapter.
+        tasks: Learned tasks, in order.
+        adapters: Adapters by number.
+        files: Every file, by its path in the folder.
+    """
 
     format: Literal["remembering-model"]
     version: int
+    model_id: str
+    generation: int
     backbone: BackboneReference
     settings: Settings
     next_number: int
     shared: str | None = None
-    """What all experts have in common."""
     feature_adapter: str | None = None
-    """The adapter through which the router sees."""
     tasks: tuple[TaskEntry, ...] = ()
     adapters: dict[str, AdapterEntry] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of every file, by its path in the folder."""
+    files: dict[str, FileEntry] = field(default_factory=dict)
 
-    def text(self) -> str:
-        """JSON, a line for each task, adapter and file: a thousand tasks must be quick to write."""
-        members = []
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, dict):
-                entries = [f"{json.dumps(key)}: {_line(entry)}" for key, entry in value.items()]
-                text = "{" + ",".join(f"\n  {entry}" for entry in entries) + "\n }"
-            elif isinstance(value, tuple):
-                text = "[" + ",".join(f"\n  {_line(entry)}" for entry in value) + "\n ]"
-            else:
-                text = _line(value)
-            members.append(f' "{item.name}": {text}')
-        return "{\n" + ",\n".join(members) + "\n}\n"
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps(self, default=vars, indent=1, allow_nan=False).encode() + b"\n"
+
+    def artifacts(self) -> Iterator[tuple[str, str, int, str]]:
+        """Iterate over all artifacts: path, directory, number, and suffix of the name."""
+        for task in self.tasks:
+            yield task.expert, "routers", task.number, ""
+            if task.memory is not None:
+                yield task.memory, "memory", task.number, ""
+        for number, adapter in self.adapters.items():
+            yield adapter.folder, "adapters", int(number), ""
+            yield adapter.head, "heads", int(number), ""
+        if self.shared is not None:
+            yield self.shared, "routers", 0, SHARED_SUFFIX
+        if self.feature_adapter is not None:
+            yield self.feature_adapter, "adapters", 0, FEATURES_SUFFIX
 
 
-def _line(value: Any) -> str:
-    return json.dumps(value, default=vars, allow_nan=False)
+def artifact_path(directory: str, number: int, digest: str, suffix: str = "") -> str:
+    """Return the path of an artifact, which is named by its content.
+
+    >>> artifact_path("heads", 3, "0123456789abcdef")
+    'heads/0003-0123456789ab.safetensors'
+    """
+    extension = "" if directory == "adapters" else ".safetensors"
+    return f"{directory}/{number:04d}-{digest[:12]}{suffix}{extension}"
+
+
+def files_of(path: str) -> tuple[str, ...]:
+    """Return the paths of the files of an artifact."""
+    if path.startswith("adapters/"):
+        return tuple(f"{path}/{name}" for name in ADAPTER_FILES)
+    return (path,)
+
+
+def is_artifact_name(directory: str, name: str) -> bool:
+    """Return whether this library could have given this name to an artifact in a directory."""
+    is_folder = not name.endswith(".safetensors")
+    return _NAME.fullmatch(name) is not None and is_folder == (directory == "adapters")
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds a model."""
-    return (folder / MANIFEST).is_file()
+    """Return whether a folder has a manifest, readable or not."""
+    return folder.is_dir() and SafeFolder(folder).stat(MANIFEST) is not None
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model folder, checked for type and version."""
-    path = folder / MANIFEST
-    try:
-        data: Any = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RememberingError(
-            f"{folder} holds no model ({MANIFEST} is missing); give the folder of a saved model"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RememberingError(f"{path} is damaged ({error}); restore it from a copy") from error
-    version = data.get("version") if isinstance(data, dict) else None
-    if type(version) is int and version != VERSION:
-        raise RememberingError(
-            f"the model in {folder} has version {version}, this program reads version {VERSION}; "
-            + ("update the program" if version > VERSION else "save it anew with an older program")
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    """Read and check the manifest of a model folder.
+
+    Raises:
+        StorageError: If there is none, or it is damaged, inconsistent or of another version.
+    """
+    safe = SafeFolder(folder)
+    return parse_manifest(read_manifest_bytes(safe, name), safe.path / name)
+
+
+def read_manifest_bytes(folder: SafeFolder, name: str = MANIFEST) -> bytes:
+    """Read a manifest without checking it."""
+    if not folder.path.is_dir() or folder.stat(name) is None:
+        raise StorageError(
+            f"{folder.path} holds no model ({name} is missing); give the folder of a saved model"
+            if name == MANIFEST
+            else f"{folder.path} holds no previous state ({name} is missing)"
         )
-    manifest = schema.read(Manifest, data, str(path))
-    _check(manifest, path)
+    return folder.read(name, limit=MAX_BYTES)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """Decode and check a manifest; `path` is named in errors."""
+    try:
+        content: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{path} is damaged ({reason(error)}); restore it from a copy"
+        ) from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if type(version) is int and version != VERSION:
+        raise StorageError(
+            f"the model in {path.parent} has version {version} of the format, but this program "
+            f"reads version {VERSION}; "
+            + ("update the program" if version > VERSION else "use the program that wrote it")
+        )
+    try:
+        manifest = schema.read(Manifest, content, str(path))
+    except RememberingError as error:
+        raise StorageError(str(error)) from error
+    problem = _problem(manifest)
+    if problem:
+        raise StorageError(f"{path} is damaged: {problem}; restore it from a copy")
     return manifest
 
 
-def _check(manifest: Manifest, path: Path) -> None:
-    """What types cannot say: numbers that name things are small, unique and known."""
+def _problem(manifest: Manifest) -> str | None:
+    """Return what is inconsistent, beyond what types can express."""
     numbers = [task.number for task in manifest.tasks]
     names = [task.name for task in manifest.tasks]
-    wrong = None
+    served = {str(task.adapter) for task in manifest.tasks}
     if not 0 <= manifest.next_number < 2**31:
-        wrong = f"next_number = {manifest.next_number}"
-    elif not all(0 <= n < manifest.next_number for n in numbers) or len({*numbers}) < len(numbers):
-        wrong = f"the task numbers {numbers}"[:80]
-    elif len({*names}) < len(names):
-        wrong = "two tasks of one name"
-    elif not all(n.isdecimal() and int(n) < manifest.next_number for n in manifest.adapters):
-        wrong = f"the adapter numbers {list(manifest.adapters)}"[:80]
-    if wrong:
-        raise RememberingError(f"{path} is damaged: {wrong} cannot be; restore it from a copy")
+        return f"next_number = {manifest.next_number} is out of range"[:80]
+    if manifest.generation < 1 or not re.fullmatch("[0-9a-f]{32}", manifest.model_id):
+        return "model_id and generation do not identify a save"
+    if not all(0 <= n < manifest.next_number for n in numbers) or len({*numbers}) < len(numbers):
+        return f"the task numbers {numbers}"[:80] + " are not distinct numbers below next_number"
+    if len({*names}) < len(names):
+        return "two tasks have the same name"
+    if not all(_NUMBER.fullmatch(n) and int(n) < manifest.next_number for n in manifest.adapters):
+        return f"the adapter numbers {[*manifest.adapters]}"[:80] + " are not below next_number"
     for task in manifest.tasks:
         if str(task.adapter) not in manifest.adapters:
-            raise RememberingError(
-                f"{path} sends task '{task.name}' to adapter {task.adapter}, which is not there; "
-                "restore it from a copy"
-            )
+            return f"task {task.name!r} is served by adapter {task.adapter}, which does not exist"
+        kinds = {type(label) for label in task.classes}
+        if len({*task.classes}) < max(1, len(task.classes)) or len(kinds) > 1:
+            return f"the classes of task {task.name!r} are not distinct labels of one type"
+        if task.images < 1:
+            return f"task {task.name!r} has {task.images} images"
+    if set(manifest.adapters) != served:
+        return f"adapter {min({*manifest.adapters} - served)} serves no task"
+    return _file_problem(manifest)
+
+
+def _file_problem(manifest: Manifest) -> str | None:
+    expected = set()
+    for path, directory, number, suffix in manifest.artifacts():
+        digest = path[len(f"{directory}/{number:04d}-") :][:12]
+        if not re.fullmatch("[0-9a-f]{12}", digest) or path != artifact_path(
+            directory, number, digest, suffix
+        ):
+            return f"{path!r} is not a path of a file in {directory}"
+        expected |= {*files_of(path)}
+    if expected != set(manifest.files):
+        return f"{min(expected ^ set(manifest.files))!r} is not both used and listed"
+    for name, entry in manifest.files.items():
+        if not re.fullmatch("[0-9a-f]{64}", entry.sha256) or not 0 < entry.bytes < 2**40:
+            return f"the entry of {name} is not a SHA-256 and a size"
+    return None

@@ -593,7 +593,7 @@ def cifar100_folder() -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_cifar100_beside_the_project(cifar100_folder: Path) -> None:
     source = load("cifar100", cifar100_folder)
     assert (len(source.train), len(source.test)) == (25_000, 5_000)
@@ -603,7 +603,7 @@ def test_cifar100_beside_the_project(cifar100_folder: Path) -> None:
     assert torch.equal(torch.as_tensor(again.test.images), torch.as_tensor(source.test.images))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_mnist_is_really_fetched() -> None:
     try:
         source = load("mnist")

@@ -1,19 +1,18 @@
-"""The numbers that the paper prints, so that ours can stand beside them.
+"""The numbers that the paper prints.
 
-Accuracies are percent. The paper reaches its own ("Ours") with ViT-B/16 pretrained on ImageNet-21k
-and one adapter chosen for the whole test set of a task: routing unit `task`.
+Accuracies are percentages. The paper's own ("Ours") were reached with ViT-B/16 pretrained on
+ImageNet-21k and one adapter chosen for the whole test set of a task: routing unit `task`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Published:
-    """One accuracy of the paper, in the form that `results.json` keeps under `published`."""
+    """One accuracy of the paper, the table that contains it, and its routing unit."""
 
     accuracy: float
     deviation: float
@@ -23,7 +22,7 @@ class Published:
 
 @dataclass(frozen=True)
 class PublishedFootprint:
-    """A memory footprint of the paper on CIFAR10/5: millions of trainable parameters."""
+    """A footprint of the paper on CIFAR10/5, in millions of trainable parameters."""
 
     method: str
     millions: float
@@ -92,23 +91,8 @@ FOOTPRINTS = (
 )
 
 
-def published_for(experiment: str, variant: str | None = None) -> dict[str, Any] | None:
-    """What the paper prints for this experiment and variant, as `results.json` keeps it, or None.
-
-    The splits of Table 1 go by their names. Experiments whose name begins with cifar10-5 may have
-    variants that name the capacity E (Table 2) or the replay memory M (Table 3).
-
-    >>> published_for("cifar10-5", "E=3")
-    {'accuracy': 93.2, 'deviation': 0.72, 'where': 'Table 2', 'unit': 'task'}
-    >>> published_for("cifar10-5-replay", "M=128")["accuracy"]
-    86.6
-    """
-    found = _found(experiment, variant)
-    return asdict(found) if found else None
-
-
 def published_method(experiment: str, method: str | None) -> Published | None:
-    """What Table 1 prints for a method on this experiment, or None.
+    """Return what Table 1 prints for a method on this experiment.
 
     >>> published_method("cifar10-5", "LwF").accuracy
     54.7
@@ -117,7 +101,17 @@ def published_method(experiment: str, method: str | None) -> Published | None:
     return TABLE_1.get(method, {}).get(split) if method and split else None
 
 
-def _found(experiment: str, variant: str | None) -> Published | None:
+def published_for(experiment: str, variant: str | None = None) -> Published | None:
+    """Return what the paper prints for this experiment and variant.
+
+    Table 1 has one experiment per split. Variants of experiments whose name begins with cifar10-5
+    may name the capacity E (Table 2) or the replay memory M (Table 3).
+
+    >>> published_for("cifar10-5", "E=3")
+    Published(accuracy=93.2, deviation=0.72, where='Table 2', unit='task')
+    >>> published_for("cifar10-5-replay", "M=128").accuracy
+    86.6
+    """
     if variant is None:
         split = SPLIT_TASKS.get(experiment)
         return TABLE_1["Ours"][split] if split else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remembering.report.published import FOOTPRINTS, SPLIT_TASKS, TABLE_1, published_for
+from remembering.experiments.published import FOOTPRINTS, SPLIT_TASKS, TABLE_1, published_for
 
 AVERAGES = {
     "SupSup": 23.87,
@@ -52,7 +52,7 @@ def test_table_1_is_complete() -> None:
 def test_lookup(experiment: str, variant: str | None, accuracy: float, where: str) -> None:
     found = published_for(experiment, variant)
     assert found is not None
-    assert (found["accuracy"], found["where"], found["unit"]) == (accuracy, where, "task")
+    assert (found.accuracy, found.where, found.unit) == (accuracy, where, "task")
 
 
 @pytest.mark.parametrize(

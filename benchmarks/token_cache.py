@@ -1,6 +1,6 @@
 """How much faster an epoch is when the tokens below the first adapted layer are kept.
 
-    python benchmarks/prefix_cache.py [--backbone FOLDER] [--json FILE]
+    python benchmarks/token_cache.py [--backbone FOLDER] [--json FILE]
 
 Adapters in the upper half of a ViT-Ti/16 at 112 pixels, images as PNG files, no augmentation. An
 epoch with kept tokens and one without take turns; the best time of each counts, because whatever

@@ -1,0 +1,228 @@
+"""Load a state from a folder, checking everything before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from remembering.adapters.bank import AdapterBank, AdapterCache
+from remembering.adapters.heads import Head
+from remembering.backbones.backbone import Backbone
+from remembering.errors import RememberingError, StorageError
+from remembering.routing import Expert
+from remembering.runtime.files import SafeFolder, sha256
+from remembering.state import ModelState, ReplayMemory, TaskRecord
+from remembering.storage.artifacts import (
+    Artifact,
+    StoredAdapter,
+    StoredReplay,
+    artifact_key,
+    decode_expert,
+    decode_head,
+    read_verified,
+)
+from remembering.storage.manifest import (
+    MANIFEST,
+    PREVIOUS,
+    BackboneReference,
+    Manifest,
+    parse_manifest,
+    read_manifest_bytes,
+)
+from remembering.storage.saved import SavedModel
+from remembering.storage.validation import check_state
+
+
+def load(
+    folder: Path,
+    backbone: str | Path | Backbone | None = None,
+    device: str | torch.device | None = None,
+    *,
+    intact_only: bool = False,
+    previous: bool = False,
+    cache_bytes: int | None = None,
+) -> tuple[ModelState, Backbone, SavedModel]:
+    """Read the model in a folder, also while another process writes to it.
+
+    Args:
+        folder: The folder.
+        backbone: Where the model's backbone is now, if it moved, or the loaded backbone.
+        device: Where to run; a GPU if there is one.
+        intact_only: Leave out tasks whose files are damaged instead of raising.
+        previous: Load the state before the last save.
+        cache_bytes: Upper bound on adapters that stay in memory between batches.
+
+    Raises:
+        RememberingError: If there is no model, or a file is missing, damaged or not plain, or the
+            backbone is not the one that the model was learned on.
+    """
+    safe, name = SafeFolder(folder), PREVIOUS if previous else MANIFEST
+    while True:
+        data = read_manifest_bytes(safe, name)
+        manifest = parse_manifest(data, safe.path / name)
+        damaged = damaged_files(safe, manifest) if intact_only else {}
+        kept = _without(manifest, damaged) if damaged else manifest
+        loaded = _load_backbone(safe, kept.backbone, backbone, device)
+        reader = _Reader(safe, kept, loaded)
+        try:
+            state = reader.state(cache_bytes)
+            check_state(state, loaded, reader.path_of)
+        except RememberingError as error:
+            if read_manifest_bytes(safe, name) != data:  # a writer has removed files meanwhile
+                continue
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"the model in {safe.path} cannot be used: {error}") from error
+        ancestors = set() if damaged else {sha256(data)}
+        if previous:  # a save may replace what comes after it
+            ancestors.add(sha256(read_manifest_bytes(safe)))
+        saved = SavedModel(
+            manifest.model_id,
+            manifest.generation,
+            reader.artifacts,
+            ancestors,
+            sha256(data) if damaged else None,
+        )
+        return state, loaded, saved
+
+
+def damaged_files(folder: SafeFolder, manifest: Manifest) -> dict[str, str]:
+    """Return the files that are not as they were saved, each with the reason."""
+    damaged = {}
+    for name, entry in manifest.files.items():
+        try:
+            read_verified(folder, name, entry)
+        except StorageError as error:
+            damaged[name] = str(error)
+    return damaged
+
+
+def _without(manifest: Manifest, damaged: Mapping[str, str]) -> Manifest:
+    """Return the manifest without the tasks that need a damaged file."""
+
+    def intact(*paths: str | None) -> bool:
+        return not any(
+            path and (name == path or name.startswith(f"{path}/"))
+            for path in paths
+            for name in damaged
+        )
+
+    if not intact(manifest.feature_adapter, manifest.shared):  # every task needs these
+        return replace(manifest, tasks=(), adapters={}, feature_adapter=None, shared=None)
+    adapters = {n: e for n, e in manifest.adapters.items() if intact(e.folder, e.head)}
+    tasks = tuple(
+        task
+        for task in manifest.tasks
+        if str(task.adapter) in adapters and intact(task.expert, task.memory)
+    )
+    if not tasks:
+        return replace(manifest, tasks=(), adapters={}, feature_adapter=None, shared=None)
+    served = {str(task.adapter) for task in tasks}
+    adapters = {number: entry for number, entry in adapters.items() if number in served}
+    return replace(manifest, tasks=tasks, adapters=adapters)
+
+
+class _Reader:
+    """Reads the artifacts that a manifest lists."""
+
+    def __init__(self, folder: SafeFolder, manifest: Manifest, backbone: Backbone):
+        self.folder, self.manifest, self.backbone = folder, manifest, backbone
+        self.artifacts: dict[str, Artifact] = {}
+
+    def state(self, cache_bytes: int | None) -> ModelState:
+        """Read everything; adapters and replay images are verified now and decoded on demand."""
+        manifest = self.manifest
+        numbers = {int(number): entry for number, entry in manifest.adapters.items()}
+        adapters = {n: self._adapter(entry.folder) for n, entry in numbers.items()}
+        for number, entry in numbers.items():
+            self._known("adapters", number, None, entry.folder)
+        if len({str(source.shape) for source in adapters.values()}) > 1:
+            raise StorageError(
+                f"the adapters in {self.folder.path} differ in rank or layers; restore them from "
+                "a copy"
+            )
+        feature_adapter = None
+        if manifest.feature_adapter is not None:
+            feature_adapter = self._adapter(manifest.feature_adapter)()
+            self._known("features", 0, feature_adapter, manifest.feature_adapter)
+        experts = {t.number: self._expert(t.number, t.expert) for t in manifest.tasks}
+        empty = ModelState.empty(manifest.settings, self.backbone)
+        router = type(empty.router)(empty.settings.router, experts, self._shared())
+        if manifest.shared is not None:
+            self._known("shared", 0, router.shared, manifest.shared)
+        return replace(
+            empty,
+            router=router,
+            tasks=tuple(
+                TaskRecord(t.number, t.name, t.classes, t.images, t.adapter) for t in manifest.tasks
+            ),
+            adapters=AdapterBank(adapters, AdapterCache(cache_bytes)),
+            heads={number: self._head(number, entry.head) for number, entry in numbers.items()},
+            memories={
+                t.number: self._memory(t.number, t.memory) for t in manifest.tasks if t.memory
+            },
+            feature_adapter=feature_adapter,
+            next_number=manifest.next_number,
+        )
+
+    def path_of(self, key: str) -> Path:
+        """Return the path of an artifact that was read."""
+        return self.folder.path / self.artifacts[key].path
+
+    def _known(self, kind: str, number: int, value: object, path: str) -> None:
+        self.artifacts[artifact_key(kind, number)] = Artifact.listed(value, path, self.manifest)
+
+    def _read(self, path: str) -> bytes:
+        return read_verified(self.folder, path, self.manifest.files[path])
+
+    def _adapter(self, path: str) -> StoredAdapter:
+        return StoredAdapter(self.folder, path, self.manifest, self.backbone)
+
+    def _expert(self, number: int, path: str) -> Expert:
+        expert = decode_expert(self._read(path), self.folder.path / path, self.backbone.device)
+        self._known("routers", number, expert, path)
+        return expert
+
+    def _shared(self) -> Expert:
+        path = self.manifest.shared
+        if path is None:
+            return {}
+        return decode_expert(self._read(path), self.folder.path / path, self.backbone.device)
+
+    def _head(self, number: int, path: str) -> Head:
+        head = decode_head(self._read(path), self.folder.path / path, self.backbone)
+        self._known("heads", number, head, path)
+        return head
+
+    def _memory(self, number: int, path: str) -> ReplayMemory:
+        source = StoredReplay(self.folder, path, self.manifest)
+        memory = ReplayMemory(source, source.labels)
+        self._known("memory", number, memory, path)
+        return memory
+
+
+def _load_backbone(
+    folder: SafeFolder,
+    reference: BackboneReference,
+    backbone: str | Path | Backbone | None,
+    device: str | torch.device | None,
+) -> Backbone:
+    """Load the backbone and compare it with the one that the model was learned on."""
+    options: dict[str, Any] = {}
+    if backbone is None and reference.revision is not None:
+        options["revision"] = reference.revision
+    if isinstance(backbone, Backbone):
+        loaded = backbone
+    else:
+        loaded = Backbone.load(backbone or reference.name, reference.image_size, device, **options)
+    if loaded.fingerprint() != reference.fingerprint:
+        raise StorageError(
+            f"the model in {folder.path} was learned on another backbone than "
+            f"'{loaded.name}'; give the weights it was learned on, those of "
+            f"'{reference.name}'"
+        )
+    return loaded

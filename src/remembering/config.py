@@ -24,7 +24,7 @@ class RouterSettings:
             autoencoder per task, as in the paper. subspace: the closed-form optimum of the linear
             autoencoder.
         layers: Layers whose outputs the router reads; 0 is the embedding output. If empty, layer 0
-            as in the paper, or for gaussian the layers below the first adapted one.
+            as in the paper, or for gaussian the first two layers.
         tokens: How tokens become a feature vector. mean: the mean of each token over the hidden
             dimension, as in the paper. flat: all tokens, flattened. pooled: the CLS token and the
             mean of the other tokens, normalised. moments: mean and standard deviation over the
@@ -63,17 +63,13 @@ class RouterSettings:
                 "hidden layer"
             )
 
-    def resolved(self, first_layer: int) -> RouterSettings:
-        """Return these settings with explicit layers and tokens.
-
-        Args:
-            first_layer: First adapted layer.
-        """
+    def resolved(self, depth: int) -> RouterSettings:
+        """Return these settings with explicit layers and tokens, for a backbone of some depth."""
         gaussian = self.kind == "gaussian"
-        below = tuple(range(1, first_layer + 1)) if gaussian else ()
+        first = tuple(range(1, min(2, depth) + 1)) if gaussian else (0,)
         return replace(
             self,
-            layers=self.layers or below or (0,),
+            layers=self.layers or first,
             tokens=self.tokens or ("moments" if gaussian else "mean"),
         )
 
@@ -158,7 +154,7 @@ class Settings:
 
     adapters: Literal["novelty", "task", "first"] = "novelty"
     rank: int = 8
-    first_layer: int = 2
+    first_layer: int = 0
     head: Literal["linear", "frozen"] = "linear"
     epochs: int | None = None
     batch_size: int = 32
@@ -235,7 +231,7 @@ class Settings:
         """Return these settings with everything explicit, for a backbone of some depth."""
         return replace(
             self,
-            router=self.router.resolved(self.first_layer),
+            router=self.router.resolved(depth),
             classifier=self.classifier.resolved(depth),
         )
 

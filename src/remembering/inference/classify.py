@@ -179,6 +179,17 @@ def _margins(logits: Tensor) -> Tensor:
     return top[:, 0] - top[:, 1]
 
 
+def task_scores(state: ModelState, classified: Classified, router_scores: Tensor) -> Tensor:
+    """Return the scores (n, tasks) that a prediction reports.
+
+    With gaussian classifiers these are negative log-likelihoods under the adapter that answered, ∞
+    for tasks of other adapters; with heads, those of the router.
+    """
+    if state.settings.classifier.kind == "head":
+        return router_scores
+    return _task_scores(classified.logits, state.columns.task, len(state.tasks))
+
+
 def _task_scores(logits: Tensor, owner: Tensor, tasks: int) -> Tensor:
     """Return negative log-likelihoods (n, tasks); ∞ for tasks of other adapters."""
     top = logits.max(1, keepdim=True).values

@@ -12,7 +12,7 @@ from torch import Tensor
 from remembering.backbones.backbone import Backbone
 from remembering.data.images import Images, ImageSequence, ImagesLike, as_images
 from remembering.errors import RememberingError
-from remembering.inference.classify import Classified, answer, class_logits
+from remembering.inference.classify import Classified, answer, class_logits, task_scores
 from remembering.inference.encoding import encode
 from remembering.inference.prediction import Prediction, choose_tasks
 from remembering.inference.token_cache import batches
@@ -24,10 +24,18 @@ from remembering.state import ModelState
 
 @dataclass(frozen=True, eq=False)
 class _Routed:
-    """A batch of images after routing; `tasks` are positions in `state.tasks`."""
+    """A batch of images after routing.
+
+    Attributes:
+        images: The images.
+        features: Router features; None if there is only one adapter to choose.
+        tokens: Tokens that enter the first adapted layer.
+        scores: Router scores (n, tasks).
+        tasks: Position of the most familiar task.
+    """
 
     images: Images
-    features: Tensor
+    features: Tensor | None
     tokens: Tensor
     scores: Tensor
     tasks: Tensor
@@ -80,7 +88,7 @@ def predict(
         classes=state.classes,
         tasks=[state.tasks[i].name for i in tasks.tolist()],
         adapters=state.gate[tasks],
-        scores=torch.cat([scores for _, scores in parts]),
+        scores=task_scores(state, classified, torch.cat([scores for _, scores in parts])),
         novelty=novelty,
         unknown=None if novelty is None or rate is None else novelty <= rate,
     )
@@ -124,14 +132,21 @@ def layers_run(state: ModelState, depth: int) -> float:
     Second views are counted by their share.
     """
     settings = state.settings
-    extra = max(0, settings.router.layers[-1] - settings.first_layer)
-    views = 1 + (settings.classifier.second_view if settings.classifier.kind == "gaussian" else 0)
-    return (depth + extra) if views == 1 else depth * views + extra
+    gaussian = settings.classifier.kind == "gaussian"
+    routed = len(state.adapters) > 1 or not gaussian
+    extra = max(0, settings.router.layers[-1] - settings.first_layer) if routed else 0
+    views = 1 + (settings.classifier.second_view if gaussian else 0)
+    return depth * views + extra
 
 
 def _route(state: ModelState, backbone: Backbone, images: ImageSequence) -> Iterator[_Routed]:
     for index in batches(len(images)):
         batch = images[index]
+        if len(state.adapters) == 1 and state.settings.classifier.kind == "gaussian":
+            tokens = backbone.run(backbone.embed(batch), stop=state.settings.first_layer)
+            scores = torch.zeros(len(index), len(state.tasks), dtype=torch.float64)
+            yield _Routed(batch, None, tokens, scores, choose_tasks(scores))
+            continue
         features, tokens = encode(backbone, state.router, state.settings.first_layer, batch)
         _require_finite(features, "features of the router")
         scores = state.router.scores(features).cpu()
@@ -160,7 +175,7 @@ def _classify(
     classified = class_logits(
         state, backbone, batch.images, batch.tokens, state.gate[batch.tasks], needs_novelty
     )
-    if needs_novelty and classified.novelty is None:
+    if needs_novelty and classified.novelty is None and batch.features is not None:
         p_values = state.router.novelty(batch.features).cpu()
         return replace(classified, tasks=batch.tasks, novelty=p_values)
     return replace(classified, tasks=batch.tasks)

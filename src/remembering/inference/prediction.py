@@ -19,8 +19,9 @@ class Prediction:
         classes: Labels of the columns of `probabilities`.
         tasks: Name of the task of each answer.
         adapters: Number of the adapter that answered each image, (n,).
-        scores: Router scores (n, tasks): negative log-likelihoods of the gaussian router,
-            reconstruction errors of the others; the lowest decides which adapter answers.
+        scores: Scores (n, tasks); the lowest is the most familiar task. With gaussian classifiers
+            negative log-likelihoods under the adapter that answered, ∞ for tasks of other
+            adapters. With heads, the scores of the router.
         novelty: p-values (n,) of the hypothesis that an image belongs to a learned task, if a
             false-alarm rate was given.
         unknown: Whether the p-value is at most the false-alarm rate, (n,).

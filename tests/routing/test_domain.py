@@ -9,6 +9,7 @@ from scipy.stats import ttest_ind
 from torch import Tensor
 
 from remembering.routing.domain import SIGNIFICANCE, Domain
+from remembering.routing.symmetric import pack
 
 
 def task(seed: int, shift: float = 0.0, classes: int = 6, dim: int = 12) -> tuple[Tensor, Tensor]:
@@ -26,7 +27,7 @@ def test_the_moments_are_those_of_all_images_together() -> None:
     both = torch.cat([a, b]).double()
     residual = both - both.mean(0)
     torch.testing.assert_close(joined.mean, both.mean(0))
-    torch.testing.assert_close(joined.scatter, residual.mT @ residual)
+    torch.testing.assert_close(joined.scatter, pack(residual.mT @ residual))
     assert float(joined.count) == len(both)
     assert len(joined.references) == 12
 

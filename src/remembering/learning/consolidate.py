@@ -24,6 +24,7 @@ from remembering.learning.checkpoint import Checkpoint, training_key
 from remembering.learning.training import Batch, Callback, TrainingSet, train
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.features import extract_features
+from remembering.routing.symmetric import pack, unpack
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.seeding import permutation
@@ -257,9 +258,9 @@ def _carry(
     correction = residual.new_zeros(len(counts), residual.shape[1]).index_add_(0, owner, residual)
     correction = MEAN_CORRECTION * correction / counts[:, None]
     shared = dict(reference.shared)
-    scatter = whole.mT @ shared["scatter"].double() @ whole
+    scatter = whole.mT @ unpack(shared["scatter"]) @ whole
     scatter = scatter + float(shared["count"]) / len(rows) * (residual.mT @ residual)
-    shared["scatter"] = scatter
+    shared["scatter"] = pack(scatter)
     shared.pop("logit_correction", None)
     experts, start = {}, 0
     for number, expert in reference.experts.items():

@@ -43,12 +43,11 @@ class Covariance:
     def factor(self) -> Tensor:
         """R with Σ⁻¹ = RᵀR."""
         dim = len(self.scatter)
-        scatter = self.scatter.double()
-        spread = scatter.diagonal()
+        spread = self.scatter.diagonal()
         # A constant feature, such as the CLS token of state 0, must not cause a division by zero.
         floor = max(1e-6 * float(spread.mean()), 1e-12)
         prior = (spread / self.count).clamp_min(floor / self.count) * self.prior
-        sigma = (scatter + prior.diag()) / (self.count + self.prior)
+        sigma = (self.scatter + prior.diag()) / (self.count + self.prior)
         try:
             root = torch.linalg.cholesky(sigma)
         except RuntimeError as error:  # torch's LinAlgError

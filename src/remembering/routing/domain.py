@@ -9,10 +9,14 @@ import torch
 from scipy.stats import t as student_t  # type: ignore[import-untyped]
 from torch import Tensor
 
+from remembering.routing.base import Layout, check_layout
 from remembering.routing.class_gaussians import Covariance
+from remembering.routing.symmetric import pack, packed_size, unpack
 
 SIGNIFICANCE = 1e-3
 """A task is novel to a domain if its p-value is below this."""
+Moments = tuple[Tensor, Tensor, Tensor]
+"""Count, mean and scatter of some images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,7 @@ class Domain:
     Attributes:
         count: Number of images.
         mean: Their mean, (dim,).
-        scatter: Their scatter about the mean, (dim, dim).
+        scatter: Their scatter about the mean, a packed triangle (`routing.symmetric`).
         references: Novelty of each class when it was new, (classes,).
     """
 
@@ -43,12 +47,13 @@ class Domain:
         references = [
             _novelty(x, *_merge(parts[:i] + parts[i + 1 :])) for i, x in enumerate(classes)
         ]
-        return cls(*_merge(parts), torch.stack(references))
+        return cls._packed(_merge(parts), torch.stack(references))
 
     def novelties(self, features: Tensor, targets: Tensor) -> Tensor:
         """Return the novelty of each class of a task, (classes,)."""
         classes = [features[targets == label].double() for label in targets.unique()]
-        return torch.stack([_novelty(x, self.count, self.mean, self.scatter) for x in classes])
+        moments = self._moments
+        return torch.stack([_novelty(x, *moments) for x in classes])
 
     def p_value(self, novelties: Tensor) -> float:
         """Return the p-value of the hypothesis that classes with these novelties belong here."""
@@ -60,12 +65,29 @@ class Domain:
 
     def joined(self, features: Tensor, targets: Tensor, novelties: Tensor) -> Domain:
         """Return the domain with the images of another task."""
-        own = (self.count, self.mean, self.scatter)
-        merged = _merge([own, _moments(features.double())])
-        return Domain(*merged, torch.cat([self.references, novelties]))
+        merged = _merge([self._moments, _moments(features.double())])
+        return self._packed(merged, torch.cat([self.references, novelties]))
 
+    def check(self, dim: int) -> None:
+        """Raise ValueError unless the domain, read from a file, fits `dim` features."""
+        layout: Layout = {
+            "count": (torch.float64, ()),
+            "mean": (torch.float64, (dim,)),
+            "scatter": (torch.float64, (packed_size(dim),)),
+            "references": (torch.float64, (None,)),
+        }
+        check_layout(vars(self), layout)
+        if not self.count >= 1:
+            raise ValueError("count is not a number of images")
 
-Moments = tuple[Tensor, Tensor, Tensor]
+    @classmethod
+    def _packed(cls, moments: Moments, references: Tensor) -> Domain:
+        count, mean, scatter = moments
+        return cls(count, mean, pack(scatter), references)
+
+    @property
+    def _moments(self) -> Moments:
+        return self.count, self.mean, unpack(self.scatter)
 
 
 def _moments(x: Tensor) -> Moments:

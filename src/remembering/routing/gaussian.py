@@ -20,6 +20,7 @@ from remembering.routing.class_gaussians import (
     class_sums,
     scatter_within,
 )
+from remembering.routing.symmetric import pack, packed_size, unpack
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 
 CALIBRATION_FIRST, CALIBRATION_LATER = 128, 32
@@ -40,7 +41,7 @@ class GaussianRouter(Router):
 
     The state is running sums: count and sum of each class, and the scatter within classes of all
     tasks. They need one pass without gradients, do not depend on the order, and are additive over
-    batches and processes. Σ is shrunk towards its diagonal with the weight of c · dim samples:
+    batches and processes. The scatter is kept as a packed triangle (`routing.symmetric`). Σ is shrunk towards its diagonal with the weight of c · dim samples:
     Σ = (W + c · dim · diag(W) / N) / (N + c · dim), which vanishes as N grows.
 
     The score of a task is the negative log-likelihood −log p(x | task) up to a constant, at the
@@ -146,11 +147,13 @@ class GaussianRouter(Router):
         }
 
     def check(self, task: int, dim: int, classes: int) -> None:
-        super().check(task, dim, classes)
-        expert = self.experts[task]
+        expert, layout = self.experts[task], dict(self.layout(dim, classes))
+        if "calibration_targets" in expert:  # a small task has none
+            count = expert["calibration_targets"].numel()
+            layout["calibration_features"] = (torch.float16, (count, dim))
+            layout["calibration_targets"] = (torch.int64, (count,))
+        check_layout(expert, layout)
         targets = expert["calibration_targets"]
-        if len(targets) != len(expert["calibration_features"]):
-            raise ValueError("calibration features and targets differ in number")
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
             raise ValueError("calibration_targets are not classes of the task")
         if not (expert["counts"] >= 1).all():
@@ -160,7 +163,7 @@ class GaussianRouter(Router):
         layout: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
         if classes:
             layout = dict.fromkeys(("count", "temperature"), (torch.float64, ()))
-            layout["scatter"] = (torch.float64, (dim, dim))
+            layout["scatter"] = (torch.float64, (packed_size(dim),))
             layout["views"] = (torch.int64, ())
         if "logit_correction" in self.shared:
             layout["logit_correction"] = (torch.float64, (classes, dim + 1))
@@ -168,6 +171,8 @@ class GaussianRouter(Router):
         for name in ("count", "temperature"):
             if classes and not self.shared[name] > 0:
                 raise ValueError(f"{name} is not positive")
+        if classes and int(self.shared["views"]) not in (1, 2):
+            raise ValueError("views is neither 1 nor 2")
 
     def with_expert(self, task: int, expert: Expert) -> Self:
         kept = {k: v for k, v in expert.items() if k not in ("scatter", "views")}
@@ -175,8 +180,8 @@ class GaussianRouter(Router):
         shared.pop("logit_correction", None)
         scatter, count = expert["scatter"], expert["counts"].sum()
         if self.shared:
-            scatter, count = shared["scatter"] + scatter, shared["count"] + count
-        shared |= {"scatter": scatter, "count": count, "views": expert["views"]}
+            scatter, count = unpack(shared["scatter"]) + scatter, shared["count"] + count
+        shared |= {"scatter": pack(scatter), "count": count, "views": expert["views"]}
         router = type(self)(self.settings, {**self.experts, task: kept}, shared)
         # Fitting the temperature compares all tasks. To keep the cost per task constant, it is not
         # repeated for each of many tasks. It is stored, so that removing a task does not change
@@ -225,7 +230,7 @@ class GaussianRouter(Router):
         weight = (before * counts / after).sqrt()[:, None]
         apart = (means - expert["sums"] / before[:, None]) * weight
         within = scatter_within(features, targets, rows, means)
-        scatter = self.shared["scatter"] + within + apart.mT @ apart
+        scatter = pack(unpack(self.shared["scatter"]) + within + apart.mT @ apart)
         shared = {**self.shared, "scatter": scatter, "count": self.shared["count"] + counts.sum()}
         refined = {**expert, "counts": after, "sums": expert["sums"] + sums}
         return type(self)(self.settings, {**self.experts, task: refined}, shared)
@@ -263,7 +268,7 @@ class GaussianRouter(Router):
         if self._known_covariance is not None:
             return self._known_covariance
         shared = self.shared
-        return Covariance(shared["scatter"], float(shared["count"]), self.settings.shrinkage)
+        return Covariance(unpack(shared["scatter"]), float(shared["count"]), self.settings.shrinkage)
 
     @cached_property
     def _gaussians(self) -> ClassGaussians:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -15,8 +17,10 @@ from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
+from remembering.learning import consolidate
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
+from remembering.state import ModelState
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -101,6 +105,19 @@ def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransf
     return model
 
 
+def consolidated(state: ModelState, backbone: Backbone) -> ModelState:
+    """The state after a consolidation of adapter 0 that was better, without training it."""
+    accuracies = iter((0.5, 0.9))
+
+    def trained(state: object, backbone: Backbone, reference: Adapter, *rest: object) -> Adapter:
+        return replace(reference, b=1.1 * reference.b)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consolidate, "_train", trained)
+        patch.setattr(consolidate, "_accuracy", lambda *_: next(accuracies))
+        return consolidate.consolidate(state, backbone, 0)[0]
+
+
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
     """Every number that a model keeps."""
     result: dict[str, Tensor] = {}
@@ -109,9 +126,15 @@ def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
         result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
     for n, head in state.heads.items():
         result |= {f"w{n}": head.weight, f"c{n}": head.bias}
-    for name, part in {"router": state.router, **state.classifiers}.items():
-        for t, expert in part.experts.items():
+    routers = {"router": state.router, **state.classifiers}
+    for n, reference in state.references.items():
+        result |= {f"reference a{n}": reference.adapter.a, f"reference b{n}": reference.adapter.b}
+        routers[f"reference {n}"] = reference.classifier
+    for name, part in routers.items():
+        for t, expert in {"shared": part.shared, **part.experts}.items():
             result |= {f"{name} expert {t} {key}": value for key, value in expert.items()}
+    for n, domain in state.domains.items():
+        result |= {f"domain {n} {key}": value for key, value in vars(domain).items()}
     result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
     return {key: value.clone() for key, value in result.items()}
 

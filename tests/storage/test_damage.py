@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import forked, learned, make_task
+from support import TWO_LEVEL, consolidated, forked, learned, make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import StorageError
 from remembering.inference.predict import adapter_logits
 from remembering.model import RememberingTransformer
@@ -24,8 +24,7 @@ KINDS = ("adapters", "heads", "routers", "memory")
 @pytest.fixture(scope="module")
 def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "model"
-    router = RouterSettings(feature_steps=2)
-    learned(backbone, 3, capacity=3, memory=4, router=router).save(folder)
+    learned(backbone, 3, capacity=3, memory=4, router=RouterSettings()).save(folder)
     return folder
 
 
@@ -41,9 +40,9 @@ def artifact(folder: Path, kind: str, number: int = 1) -> Path:
     return found / "adapter_model.safetensors" if found.is_dir() else found
 
 
-def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
+def check_files(folder: Path) -> int:
+    """Damage each file in turn; return how many files there are."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    assert len(files) == 1 + 3 * 5 + 2 + 1  # manifest, three tasks, feature adapter, shared
     for path in files:
         if path.name == "manifest.json":
             continue
@@ -59,6 +58,11 @@ def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
             RememberingTransformer.load(folder)
         path.write_bytes(data)
     RememberingTransformer.load(folder)
+    return len(files)
+
+
+def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
+    assert check_files(folder) == 1 + 3 * 5 + 1  # manifest, three tasks, shared
 
 
 class TestIntactOnly:
@@ -107,6 +111,55 @@ class TestIntactOnly:
         model.learn(make_task(5, ("x", "y")))
         model.save(folder)
         assert len(RememberingTransformer.load(folder).tasks) == 4
+
+
+class TestTwoLevels:
+    """Class statistics, domains and references are as safe as the rest."""
+
+    @pytest.fixture(scope="class")
+    def shared(self, backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Three tasks of one consolidated adapter, with a logit correction."""
+        changes = {"adapters": "first", "memory": 20, "classifier": ClassifierSettings(replay=2)}
+        state = learned(backbone, 3, **{**TWO_LEVEL, **changes}).state
+        folder = tmp_path_factory.mktemp("shared") / "model"
+        RememberingTransformer(backbone, state=consolidated(state, backbone)).save(folder)
+        return folder
+
+    @pytest.fixture
+    def folder(self, shared: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(shared, tmp_path / "model"))
+
+    def test_every_damaged_file_is_named(self, folder: Path) -> None:
+        manifest, adapters, of_router, of_adapter, tasks = 1, 2 * 2, 1, 3, 3 * 4
+        assert check_files(folder) == manifest + adapters + of_router + of_adapter + tasks
+
+    @pytest.mark.parametrize("kind", ["classifiers", "references", "routers", "memory"])
+    def test_without_a_damaged_task_it_answers_as_if_that_was_forgotten(
+        self, kind: str, folder: Path
+    ) -> None:
+        expected = RememberingTransformer.load(folder)
+        expected.forget("task 1")
+        path = artifact(folder, kind)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert [str(path) in problem for problem in verify(folder)] == [True]
+        rest = RememberingTransformer.load(folder, intact_only=True)
+        assert [record.number for record in rest.tasks] == [0, 2]
+        images = make_task(2).images
+        assert torch.equal(rest.predict_proba(images), expected.predict_proba(images))
+        rest.save(folder.parent / "rest")
+        again = RememberingTransformer.load(folder.parent / "rest")
+        assert torch.equal(again.predict_proba(images), expected.predict_proba(images))
+
+    @pytest.mark.parametrize("name", ["domains/*", "classifiers/*-shared*", "references/*-shared*"])
+    def test_without_what_its_adapter_needs_no_task_is_left(self, name: str, folder: Path) -> None:
+        next(folder.glob(name)).unlink()
+        assert RememberingTransformer.load(folder, intact_only=True).tasks == ()
+
+    def test_the_tasks_of_other_adapters_are_left(self, backbone: Backbone, tmp_path: Path) -> None:
+        learned(backbone, 2, **{**TWO_LEVEL, "adapters": "task"}).save(tmp_path)
+        artifact(tmp_path, "domains", 0).unlink()
+        rest = RememberingTransformer.load(tmp_path, intact_only=True)
+        assert [record.number for record in rest.tasks] == [1]
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])

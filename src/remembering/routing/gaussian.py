@@ -41,7 +41,8 @@ class GaussianRouter(Router):
 
     The state is running sums: count and sum of each class, and the scatter within classes of all
     tasks. They need one pass without gradients, do not depend on the order, and are additive over
-    batches and processes. The scatter is kept as a packed triangle (`routing.symmetric`). Σ is shrunk towards its diagonal with the weight of c · dim samples:
+    batches and processes. The scatter is kept as a packed triangle (`routing.symmetric`). Σ is
+    shrunk towards its diagonal with the weight of c · dim samples:
     Σ = (W + c · dim · diag(W) / N) / (N + c · dim), which vanishes as N grows.
 
     The score of a task is the negative log-likelihood −log p(x | task) up to a constant, at the
@@ -268,7 +269,9 @@ class GaussianRouter(Router):
         if self._known_covariance is not None:
             return self._known_covariance
         shared = self.shared
-        return Covariance(unpack(shared["scatter"]), float(shared["count"]), self.settings.shrinkage)
+        return Covariance(
+            unpack(shared["scatter"]), float(shared["count"]), self.settings.shrinkage
+        )
 
     @cached_property
     def _gaussians(self) -> ClassGaussians:

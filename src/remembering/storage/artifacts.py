@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from remembering.backbones.backbone import Backbone
 from remembering.data.task import Label
 from remembering.errors import RememberingError, StorageError, reason
 from remembering.routing import Expert
+from remembering.routing.domain import Domain
 from remembering.runtime.files import SafeFolder, read_all, sha256
 from remembering.runtime.tensors import decode_tensors
 from remembering.state import ReplayMemory
@@ -35,7 +36,7 @@ class Artifact:
     """A part of a state that is encoded and hashed already.
 
     Attributes:
-        value: What was encoded. None for adapters, which never change once they have a number.
+        value: What was encoded; compared by identity.
         path: The file, or the directory of the files.
         files: The files by their path in the model folder.
     """
@@ -155,6 +156,14 @@ def decode_expert(data: bytes, path: Path, device: torch.device) -> dict[str, Te
     """Return the expert in a file."""
     tensors, _ = _decode(data, path)
     return {key: value.to(device) for key, value in tensors.items()}
+
+
+def decode_domain(data: bytes, path: Path) -> Domain:
+    """Return the domain in a file; `encode_expert` writes it."""
+    tensors, _ = _decode(data, path)
+    if set(tensors) != {field.name for field in fields(Domain)}:
+        raise unusable(path, "it does not contain the tensors of a domain")
+    return Domain(**tensors)
 
 
 def encode_head(head: Head) -> bytes:

@@ -10,9 +10,10 @@ from remembering.errors import RememberingError
 from remembering.runtime import hub
 from remembering.runtime.files import cache_dir, write_atomic
 from remembering.state import ModelState
+from remembering.storage.manifest import DIRECTORIES, MANIFEST
 
 CARD = "README.md"
-_FILES = ["manifest.json", "adapters/*", "heads/*", "routers/*", "memory/*", CARD]
+_FILES = [MANIFEST, *(f"{directory}/*" for directory in DIRECTORIES), CARD]
 
 
 class _Model(Protocol):
@@ -110,6 +111,7 @@ prediction = model.predict(["photo.jpg"], false_alarm_rate=0.05)
 
 - Adapters: {len(state.adapters)}, LoRA of rank {settings.rank} on Q, K, V and O, in PEFT's format.
 - Router: {settings.router.kind} on layers {", ".join(map(str, settings.router.layers))}.
+- Classifier: {settings.classifier.kind}.
 - Size besides the backbone: {footprint.bytes:,} bytes, of which {footprint.replay_bytes:,} bytes
   are replay images. Replay images are training images: publish them only if you may.
 """

@@ -8,46 +8,23 @@ manifest lists. Whenever a process dies, the folder holds the state before or th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from remembering.adapters.lora import Adapter
-from remembering.adapters.peft_format import to_peft
-from remembering.backbones.backbone import BUNDLED, Backbone
+from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError, StorageError
-from remembering.routing import Expert
 from remembering.runtime.files import SafeFolder, is_unfinished, problem_of, sha256
 from remembering.runtime.lock import only_writer
-from remembering.state import ModelState, ReplayMemory
-from remembering.storage.artifacts import (
-    Artifact,
-    StoredAdapter,
-    StoredReplay,
-    artifact_key,
-    decode_adapter,
-    decode_expert,
-    decode_head,
-    decode_memory,
-    encode_expert,
-    encode_head,
-    encode_memory,
-    read_verified,
-)
+from remembering.state import ModelState
+from remembering.storage.artifact_writer import ArtifactWriter
+from remembering.storage.artifacts import StoredAdapter, artifact_key
 from remembering.storage.layout import in_use
 from remembering.storage.manifest import (
     DIRECTORIES,
-    FEATURES_SUFFIX,
     MANIFEST,
     PREVIOUS,
-    SHARED_SUFFIX,
-    VERSION,
-    AdapterEntry,
-    BackboneReference,
-    FileEntry,
     Manifest,
-    TaskEntry,
-    artifact_path,
     files_of,
     is_artifact_name,
     parse_manifest,
@@ -55,10 +32,6 @@ from remembering.storage.manifest import (
     read_manifest_bytes,
 )
 from remembering.storage.saved import SavedModel
-from remembering.storage.validation import check_state
-
-Files = dict[str, bytes]
-"""Content of the files of an artifact, by their name in its directory; "" for a single file."""
 
 
 def save(
@@ -98,7 +71,8 @@ def save(
         for name in DIRECTORIES:
             safe.require_plain(name, directory=True)
         before, current = _replaceable(safe, saved, overwrite)
-        writer = _Writer(state, backbone, safe, saved.artifacts, current.files if current else {})
+        present = current.files if current else {}
+        writer = ArtifactWriter(state, backbone, safe, saved.artifacts, present)
         manifest = writer.write()
         related = sha256(before) in saved.ancestors
         if current is not None and (related or current.model_id == saved.model_id):
@@ -118,14 +92,18 @@ def save(
         else:  # nothing has changed
             saved.ancestors.add(sha256(before))
         _remove_unlisted(safe, manifest, writer.written)
+        artifacts = writer.artifacts
+        if state.adapters.cache.max_bytes is not None:
+            state = _with_sources(state, backbone, safe, manifest)
+            for number, source in state.adapters.entries.items():
+                key = artifact_key("adapters", number)
+                artifacts[key] = replace(artifacts[key], value=source)
         after = replace(
             saved,
             model_id=manifest.model_id,
             generation=manifest.generation,
-            artifacts=writer.artifacts,
+            artifacts=artifacts,
         )
-        if state.adapters.cache.max_bytes is not None:
-            state = _with_sources(state, backbone, safe, manifest)
         return state, after
 
 
@@ -167,169 +145,6 @@ def _replaceable(
     )
 
 
-class _Writer:
-    """Writes the artifacts of a state that a folder does not have yet."""
-
-    def __init__(
-        self,
-        state: ModelState,
-        backbone: Backbone,
-        folder: SafeFolder,
-        known: Mapping[str, Artifact],
-        present: Mapping[str, FileEntry],
-    ):
-        self.state, self.backbone, self.folder = state, backbone, folder
-        self.known, self.present = known, present
-        self.artifacts: dict[str, Artifact] = {}
-        self.written: set[str] = set()
-
-    def write(self) -> Manifest:
-        """Write and verify everything but the manifest; return it without id and generation."""
-        state = self.state
-        adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in state.adapters}
-        tasks = [
-            TaskEntry(
-                **vars(record),
-                expert=self._expert("routers", record.number, state.router.experts[record.number]),
-                memory=self._memory(record.number, state.memories.get(record.number)),
-            )
-            for record in state.tasks
-        ]
-        shared = state.router.shared
-        shared_path = self._expert("shared", 0, shared) if shared else None
-        feature_adapter = self._feature_adapter()
-        try:
-            check_state(state, self.backbone, lambda key: Path(self.artifacts[key].path))
-        except StorageError as error:
-            raise _not_saved(error) from error
-        return Manifest(
-            "remembering-model",
-            VERSION,
-            "",
-            0,
-            BackboneReference(
-                _portable_name(self.backbone.name),
-                self.backbone.image_size,
-                self.backbone.fingerprint(),
-                getattr(self.backbone, "revision", None),
-            ),
-            state.settings,
-            state.next_number,
-            shared_path,
-            feature_adapter,
-            tuple(tasks),
-            adapters,
-            {name: e for part in self.artifacts.values() for name, e in part.files.items()},
-        )
-
-    def _adapter(self, number: int) -> str:
-        entry = self.state.adapters.entries[number]
-
-        def encode() -> Files:
-            if isinstance(entry, StoredAdapter):  # its files as they are
-                return entry.files()
-            return to_peft(self.state.adapters[number], self.backbone)
-
-        return self._put("adapters", number, None, encode, self._check_adapter)
-
-    def _feature_adapter(self) -> str | None:
-        adapter = self.state.feature_adapter
-        if adapter is None:
-            return None
-        return self._put(
-            "features", 0, adapter, lambda: to_peft(adapter, self.backbone), self._check_adapter
-        )
-
-    def _check_adapter(self, files: Files, path: Path) -> None:
-        decode_adapter(files, path, self.backbone)
-
-    def _head(self, number: int) -> str:
-        head = self.state.heads[number]
-        return self._put(
-            "heads",
-            number,
-            head,
-            lambda: {"": encode_head(head)},
-            lambda files, path: decode_head(files[""], path, self.backbone),
-        )
-
-    def _expert(self, kind: str, number: int, expert: Expert) -> str:
-        return self._put(
-            kind,
-            number,
-            expert,
-            lambda: {"": encode_expert(expert)},
-            lambda files, path: decode_expert(files[""], path, self.backbone.device),
-        )
-
-    def _memory(self, number: int, memory: ReplayMemory | None) -> str | None:
-        if memory is None:
-            return None
-        source = memory.source
-        return self._put(
-            "memory",
-            number,
-            memory,
-            lambda: {
-                "": source.file() if isinstance(source, StoredReplay) else encode_memory(memory)
-            },
-            lambda files, path: decode_memory(files[""], path),
-        )
-
-    def _put(
-        self,
-        kind: str,
-        number: int,
-        value: object,
-        encode: Callable[[], Files],
-        check: Callable[[Files, Path], object],
-    ) -> str:
-        """Write an artifact unless it is there, verify what was written, and return its path."""
-        key = artifact_key(kind, number)
-        artifact = self.known.get(key)
-        if artifact is None or artifact.value is not value or not self._is_present(artifact):
-            files = encode()
-            artifact = _named(kind, number, value, files)
-            if not self._is_present(artifact):
-                for name, data in zip(artifact.files, files.values(), strict=True):
-                    self.folder.write(name, data)
-                self.written.add(artifact.path)
-                found = [read_verified(self.folder, n, e) for n, e in artifact.files.items()]
-                try:
-                    check(dict(zip(files, found, strict=True)), self.folder.path / artifact.path)
-                except RememberingError as error:
-                    raise _not_saved(error) from error
-        self.artifacts[key] = artifact
-        return artifact.path
-
-    def _is_present(self, artifact: Artifact) -> bool:
-        return all(
-            self.present.get(name) == entry
-            and (info := self.folder.stat(name)) is not None
-            and problem_of(info) is None
-            and info.st_size == entry.bytes
-            for name, entry in artifact.files.items()
-        )
-
-
-def _named(kind: str, number: int, value: object, files: Files) -> Artifact:
-    directory, suffix = {
-        "shared": ("routers", SHARED_SUFFIX),
-        "features": ("adapters", FEATURES_SUFFIX),
-    }.get(kind, (kind, ""))
-    entries = [FileEntry(sha256(data), len(data)) for data in files.values()]
-    digest = entries[0].sha256 if len(entries) == 1 else sha256(b"".join(files.values()))
-    path = artifact_path(directory, number, digest, suffix)
-    return Artifact(value, path, dict(zip(files_of(path), entries, strict=True)))
-
-
-def _not_saved(error: RememberingError) -> StorageError:
-    return StorageError(
-        f"the model was not saved, because it could not be loaded again: {error}; the folder holds "
-        "what it held before"
-    )
-
-
 def _remove_unlisted(folder: SafeFolder, manifest: Manifest, written: set[str]) -> None:
     """Remove artifacts that neither this manifest nor the previous one lists.
 
@@ -368,9 +183,3 @@ def _with_sources(
             source = StoredAdapter(folder, entry.folder, manifest, backbone)
             adapters = adapters.with_adapter(int(number), source)
     return replace(state, adapters=adapters)
-
-
-def _portable_name(name: str) -> str:
-    """Return the full path of a folder, so that the model loads from any working directory."""
-    path = Path(name).expanduser()
-    return str(path.resolve()) if name != BUNDLED and path.is_dir() else name

@@ -119,7 +119,7 @@ def consolidated(state: ModelState, backbone: Backbone) -> ModelState:
 
 
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
-    """Every number that a model keeps."""
+    """Every number that a model keeps, sorted by name."""
     result: dict[str, Tensor] = {}
     state = model.state
     for n, adapter in state.adapters.items():
@@ -136,7 +136,7 @@ def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
     for n, domain in state.domains.items():
         result |= {f"domain {n} {key}": value for key, value in vars(domain).items()}
     result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
-    return {key: value.clone() for key, value in result.items()}
+    return {key: result[key].clone() for key in sorted(result)}
 
 
 def forked(function: Callable[[], str | None]) -> tuple[int, str]:

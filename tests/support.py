@@ -20,6 +20,7 @@ from remembering.data.task import Task
 from remembering.learning import consolidate
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
+from remembering.routing import Router
 from remembering.state import ModelState
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -126,12 +127,14 @@ def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
         result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
     for n, head in state.heads.items():
         result |= {f"w{n}": head.weight, f"c{n}": head.bias}
-    routers = {"router": state.router, **state.classifiers}
+    routers: dict[str, Router] = {"router": state.router}
+    routers |= {f"classifier {n}": part for n, part in state.classifiers.items()}
     for n, reference in state.references.items():
         result |= {f"reference a{n}": reference.adapter.a, f"reference b{n}": reference.adapter.b}
         routers[f"reference {n}"] = reference.classifier
     for name, part in routers.items():
-        for t, expert in {"shared": part.shared, **part.experts}.items():
+        result |= {f"{name} {key}": value for key, value in part.shared.items()}
+        for t, expert in part.experts.items():
             result |= {f"{name} expert {t} {key}": value for key, value in expert.items()}
     for n, domain in state.domains.items():
         result |= {f"domain {n} {key}": value for key, value in vars(domain).items()}

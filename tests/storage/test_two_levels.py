@@ -30,7 +30,7 @@ def assert_same(one: RememberingTransformer, two: RememberingTransformer) -> Non
     before, after = tensors(one), tensors(two)
     assert before.keys() == after.keys()
     assert [key for key, value in before.items() if not torch.equal(after[key], value)] == []
-    images = torch.cat([make_task(i).images for i in range(3)])
+    images = torch.cat([torch.as_tensor(make_task(i).images) for i in range(3)])
     assert torch.equal(one.predict_proba(images), two.predict_proba(images))
     assert torch.equal(one.novelty(images), two.novelty(images))
 

@@ -4,31 +4,31 @@
 
 The bare backbone is the forward pass of transformers. The first measurement uses 20 adapters in a
 mixed batch without routing, and reports the rate relative to that of `torch.mm` in the same run.
-The second is end to end (resize, embed, route, adapt, classify): once with routing at half depth
-and adapters above it, which takes a single pass, and once with the default settings, which do not.
+The second is end to end with the default settings (resize, embed, route, adapt, classify, second
+views): for tasks of one domain, which share an adapter, and for ten domains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from common import Row, compare, interleaved, load, parser, pixels, publish
 from mixed_batch import bank_of, ours, theirs
 from torch import Tensor
 
-from remembering.adapters.heads import Head
-from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings, Settings
-from remembering.inference.predict import router_features
+from remembering.config import Settings
+from remembering.data.task import Task
 from remembering.model import RememberingTransformer
-from remembering.routing.gaussian import GaussianRouter
-from remembering.state import ModelState, TaskRecord
+from remembering.routing import Router
+from remembering.state import TaskRecord
 
-BATCH, CLASSES, HALF = 64, 2, 6
+BATCH, CLASSES = 64, 10
+R = TypeVar("R", bound=Router)
 
 
 def main() -> None:
@@ -78,56 +78,71 @@ def work(backbone: Backbone, tokens: int) -> float:
 
 def _end_to_end(backbone: Backbone, plain: Any, size: int, turns: int) -> list[Row]:
     images = torch.randint(0, 256, (BATCH, 3, 32, 32), dtype=torch.uint8)
-    single = Settings(first_layer=HALF, router=RouterSettings(layers=(2, 3, 4, 5, HALF)))
+    learned = learn_one(backbone)
     models: dict[str, tuple[RememberingTransformer, float | None]] = {
-        f"single pass, adapters above layer {HALF}, {tasks} tasks": (
-            model_of(backbone, single, tasks),
-            0.91,
-        )
-        for tasks in (5, 1000)
+        "1 task": (model_of(learned, 1, 1), 0.85),
+        "10 tasks": (model_of(learned, 10, 1), 0.85),
+        "1,000 tasks": (model_of(learned, 1000, 1), 0.85),
+        "10 tasks of 10 domains": (model_of(learned, 10, 10), None),
     }
-    models["default: feature adapter, flip, adapters in all layers, 5 tasks"] = (
-        model_of(backbone, Settings(), 5),
-        None,
-    )
     candidates: dict[str, Any] = {
         name: partial(model.predict, images) for name, (model, _) in models.items()
     }
     times = interleaved({**candidates, "bare": plain}, turns)
     return [
-        compare(f"{size} px, {name}", times[name], "bare backbone", times["bare"], goal)
+        compare(
+            f"{size} px, default settings, {name}",
+            times[name],
+            "bare backbone",
+            times["bare"],
+            goal,
+        )
         for name, (_, goal) in models.items()
     ]
 
 
-def model_of(backbone: Backbone, settings: Settings, tasks: int) -> RememberingTransformer:
-    """Return a model with random tasks, assembled without learning them."""
-    state = ModelState.empty(settings, backbone)
-    if state.needs_feature_adapter:
-        rng = torch.Generator().manual_seed(0)
-        rank = settings.router.feature_rank
-        feature_adapter = Adapter.new(backbone, rank, settings.first_layer, rng)
-        state = replace(state, feature_adapter=feature_adapter)
-    images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
-    features = router_features(state, backbone, images)
-    expert = dict(state.router.fit(features, torch.arange(32) % CLASSES, torch.Generator()))
-    scatter = expert.pop("scatter")
-    experts = {
-        n: {**expert, "sums": expert["sums"] + torch.randn(expert["sums"].shape).double()}
-        for n in range(tasks)
-    }
-    count = torch.tensor(32.0 * tasks).double()
-    shared = {"scatter": scatter * tasks, "count": count, "temperature": torch.tensor(1.0).double()}
+def learn_one(backbone: Backbone) -> RememberingTransformer:
+    """Return a model that learned one task of random images, without training its adapter."""
+    images = torch.randint(0, 256, (320, 3, 32, 32), dtype=torch.uint8)
+    model = RememberingTransformer(backbone, Settings(epochs=0, exact_forgetting=False))
+    model.learn(Task("random", images, [i % CLASSES for i in range(len(images))]))
+    return model
+
+
+def model_of(model: RememberingTransformer, tasks: int, adapters: int) -> RememberingTransformer:
+    """Return a model with many tasks like the first one of another, without learning them."""
+    state = model.state
+    router, classifier = state.router, state.classifiers[0]
+    numbers = [range(a, tasks, adapters) for a in range(adapters)]
     classes = {n: tuple(range(CLASSES * n, CLASSES * (n + 1))) for n in range(tasks)}
     state = replace(
         state,
-        router=GaussianRouter(state.router.settings, experts, shared),
-        tasks=tuple(TaskRecord(n, str(n), classes[n], 32, n) for n in range(tasks)),
-        adapters=bank_of(backbone, tasks, 1, settings.first_layer),
-        heads={n: Head.linear(classes[n], backbone) for n in range(tasks)},
+        router=_many(router, range(tasks)),
+        classifiers={a: _many(classifier, own) for a, own in enumerate(numbers)},
+        domains=dict.fromkeys(range(adapters), state.domains[0]),
+        tasks=tuple(TaskRecord(n, str(n), classes[n], 320, n % adapters) for n in range(tasks)),
+        adapters=bank_of(model.backbone, adapters, state.settings.rank),
         next_number=tasks,
     )
-    return RememberingTransformer(backbone, state=state)
+    return RememberingTransformer(model.backbone, state=state)
+
+
+def _many(router: R, numbers: Iterable[int]) -> R:
+    """Return a router with several experts like its first one."""
+    first = router.experts[0]
+    rng = torch.Generator().manual_seed(0)
+    noise = first["sums"].std()
+    experts = {
+        n: {
+            **first,
+            "sums": first["sums"] + noise * torch.randn(first["sums"].shape, generator=rng),
+        }
+        for n in numbers
+    }
+    count = router.shared["count"] * len(experts)
+    spread = router.shared["spread"] * len(experts) ** 0.5
+    shared = {**router.shared, "count": count, "spread": spread}
+    return type(router)(router.settings, experts, shared)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ All experts are fitted to the same features of 5,000 images of ten classes, the 
 CIFAR-100 in ten: the 197 token means of the paper, and the 1,920 features that the default router
 reads from a ViT-Ti/16. The autoencoder is trained as in the paper. The second comparison is the
 default router against training the adapter of the same task, for 1,000 images: fitting alone, and
-with extracting the features, against the ten epochs of the default settings, of which one is timed.
+with extracting the features, against the epochs of the default settings, of which one is timed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,11 @@ def _against_training(folder: str | None, targets: torch.Tensor) -> list[Row]:
     images = torch.randint(0, 256, (TRAINED, 3, 32, 32), dtype=torch.uint8)
     settings = Settings(epochs=1)
     router = make_router(settings.router.resolved(backbone.depth))
-    feature_adapter = Adapter.new(backbone, settings.router.feature_rank, 0, torch.Generator())
     adapter = Adapter.new(backbone, settings.rank, 0, torch.Generator())
     training_set = TrainingSet(TokenCache(backbone, images, 0).filled(), targets, "noise", 0)
 
     def extract() -> torch.Tensor:
-        return encode_task(
-            backbone, router, feature_adapter, 0, images, cache_tokens=False
-        ).features
+        return encode_task(backbone, router, 0, images, cache_tokens=False).features
 
     features = extract()
 
@@ -70,7 +67,7 @@ def _against_training(folder: str | None, targets: torch.Tensor) -> list[Row]:
 
     candidates = {"alone": lambda: fit(features), "extract": lambda: fit(extract()), "epoch": epoch}
     times = interleaved(candidates, turns=3, warm_up=0)
-    epochs = Settings().epochs
+    epochs = Settings().epochs_for(TRAINED)
     all_epochs = Timing([epochs * seconds for seconds in times["epoch"].seconds])
     peer = f"training the adapter, {epochs} epochs"
     what = f"default router, {TRAINED:,} images at 112 px"

@@ -2,9 +2,11 @@
 
     python benchmarks/serving.py
 
-Throughput without learning is compared with offline prediction of the same images in one call, in
-turns. While a task is learned, every answer must equal the offline answer of the version it names.
-The command fails if a request fails, an answer differs, or the throughput misses its goal.
+Throughput without learning is compared with offline prediction in one call, in turns, from the same
+encoded images and with the same number of threads: one core is left to HTTP and the clients, which
+share the machine. While a task is learned, every answer must equal the offline answer of the
+version it names. The command fails if a request fails, an answer differs, or the throughput misses
+its goal.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -34,6 +37,7 @@ from common import compare, interleaved, parser, publish
 from PIL import Image
 from torch import Tensor
 
+from remembering.data.decoding import decode_image
 from remembering.data.sources import load
 from remembering.data.task import Task
 from remembering.inference.prediction import Prediction
@@ -57,23 +61,26 @@ class Answer:
 
 def main() -> None:
     options = parser(__doc__)
-    options.set_defaults(turns=3)
+    options.set_defaults(turns=5)
     arguments = options.parse_args()
+    threads = max(1, (os.cpu_count() or 1) - 1)
+    torch.set_num_threads(threads)
     digits = load("digits")
     images = digits.test.images[torch.arange(IMAGES)]
     assert isinstance(images, Tensor)
-    bodies = [json.dumps({"images": [_base64(image)]}).encode() for image in images]
+    encoded = [_base64(image) for image in images]
+    bodies = [json.dumps({"images": [text]}).encode() for text in encoded]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
         model = RememberingTransformer.from_backbone("bundled")
         for classes in ((0, 1), (2, 3)):
             model.learn(_task(digits.train, classes))
         model.save(folder)
-        with _server(folder) as url:
+        with _server(folder, threads) as url:
             times = interleaved(
                 {
                     "service": lambda: _check(_load(url, bodies, REQUESTS)),
-                    "offline": lambda: _predict(model, images, REQUESTS),
+                    "offline": lambda: _predict(model, encoded, REQUESTS),
                 },
                 arguments.turns,
             )
@@ -126,19 +133,57 @@ def _while_learning(url: str, bodies: Sequence[bytes], task: Task) -> tuple[list
 
 
 def _load(url: str, bodies: Sequence[bytes], count: int) -> list[Answer]:
-    """Send so many requests from all clients, each with a connection of its own."""
+    """Send so many requests from all clients, each with a connection of its own.
 
-    def client(number: int) -> list[Answer]:
-        connection, answers = _connect(url), []
-        for i in range(number, count, CLIENTS):
-            image = i % len(bodies)
-            started = time.perf_counter()
-            status, body = _request(connection, "POST", "/v1/predict", bodies[image])
-            answers.append(Answer(image, status, time.perf_counter() - started, body))
+    The clients share the machine with the service. They therefore do as little as possible: a
+    request is one call of the system, and answers are parsed at the end.
+    """
+    address = urlsplit(url)
+    requests = [
+        f"POST /v1/predict HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json"
+        f"\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+        for body in bodies
+    ]
+
+    def client(number: int) -> list[tuple[int, int, float, bytes]]:
+        answers = []
+        with socket.create_connection((address.hostname, address.port), timeout=120) as connection:
+            for i in range(number, count, CLIENTS):
+                image = i % len(bodies)
+                started = time.perf_counter()
+                connection.sendall(requests[image])
+                status, body = _receive(connection)
+                answers.append((image, status, time.perf_counter() - started, body))
         return answers
 
     with ThreadPoolExecutor(CLIENTS) as pool:
-        return [answer for part in pool.map(client, range(CLIENTS)) for answer in part]
+        parts = list(pool.map(client, range(CLIENTS)))
+    return [
+        Answer(image, status, seconds, json.loads(body))
+        for part in parts
+        for image, status, seconds, body in part
+    ]
+
+
+def _receive(connection: socket.socket) -> tuple[int, bytes]:
+    """Return status and body of a response, whose length is in a header."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += _more(connection)
+    head, _, body = received.partition(b"\r\n\r\n")
+    found = re.search(rb"\r\ncontent-length: (\d+)", head)
+    assert found, head
+    while len(body) < int(found[1]):
+        body += _more(connection)
+    return int(head.split(b" ", 2)[1]), body
+
+
+def _more(connection: socket.socket) -> bytes:
+    received = connection.recv(2**16)
+    if not received:
+        sys.exit("the server closed a connection")
+    return received
 
 
 def _check(answers: list[Answer]) -> list[Answer]:
@@ -172,8 +217,9 @@ def _compare_offline(
     return counts
 
 
-def _predict(model: RememberingTransformer, images: Tensor, count: int) -> None:
-    model.predict(images[torch.arange(count) % len(images)])
+def _predict(model: RememberingTransformer, encoded: Sequence[str], count: int) -> None:
+    images = [base64.b64decode(encoded[i % len(encoded)]) for i in range(count)]
+    model.predict(torch.stack([decode_image(image, "image") for image in images]))
 
 
 def _latencies(answers: Sequence[Answer]) -> dict[str, float]:
@@ -182,9 +228,10 @@ def _latencies(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[str]:
+def _server(folder: Path, threads: int) -> Iterator[str]:
     program = [sys.executable, "-m", "remembering", "serve", str(folder), "--port", "0"]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             found = re.search(r"at (http://\S+/)", line)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
+from remembering.learning import consolidate
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
+from remembering.routing import Router
+from remembering.state import ModelState
 
+_LONG = os.environ.get("REMEMBERING_LONG")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
+T = TypeVar("T")
 _COMMON = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -42,8 +51,32 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "dinov2-registers": lambda: transformers.Dinov2WithRegistersModel(
         transformers.Dinov2WithRegistersConfig(**_COMMON)
     ),
+    "dinov3": lambda: transformers.DINOv3ViTModel(
+        transformers.DINOv3ViTConfig(**_COMMON, num_register_tokens=2)
+    ),
+    "dinov3-gated": lambda: transformers.DINOv3ViTModel(
+        transformers.DINOv3ViTConfig(**_COMMON, use_gated_mlp=True, rope_theta=10.0)
+    ),
+    "vit-msn": lambda: transformers.ViTMSNModel(transformers.ViTMSNConfig(**_COMMON)),
     "clip": lambda: transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**_COMMON)),
+    "metaclip": lambda: transformers.MetaClip2VisionModel(
+        transformers.MetaClip2VisionConfig(**_COMMON)
+    ),
+    "siglip": lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**_COMMON)),
+    "siglip-headless": lambda: transformers.SiglipVisionModel(
+        transformers.SiglipVisionConfig(**_COMMON, vision_use_head=False)
+    ),
+    "ijepa": lambda: transformers.IJepaModel(transformers.IJepaConfig(**_COMMON)),
 }
+
+
+def sized(short: T, long: T, full: T) -> T:
+    """Return the size of a reliability test.
+
+    `short` in `make test`, `long` in `make reliability` (REMEMBERING_LONG=1), and `full` in `make
+    reliability-full` (REMEMBERING_LONG=full), which is not bounded in time.
+    """
+    return full if _LONG == "full" else long if _LONG else short
 
 
 def make_checkpoint(family: str, folder: Path) -> Path:
@@ -55,6 +88,13 @@ def make_checkpoint(family: str, folder: Path) -> Path:
             parameter.normal_(0, 0.2)
     model.save_pretrained(folder)
     return folder
+
+
+def png(value: int = 9, side: int = 4) -> bytes:
+    """The file of a small grey image."""
+    file = io.BytesIO()
+    Image.new("L", (side, side), value).save(file, "PNG")
+    return file.getvalue()
 
 
 def make_task(number: int = 0, classes: tuple[Any, ...] = ("a", "b"), per_class: int = 6) -> Task:
@@ -69,11 +109,29 @@ def make_task(number: int = 0, classes: tuple[Any, ...] = ("a", "b"), per_class:
 
 
 FAST: dict[str, Any] = {
+    "adapters": "task",
+    "rank": 1,
+    "first_layer": 0,
     "epochs": 3,
     "batch_size": 8,
     "lr": 1e-2,
+    "schedule": "constant",
+    "augment": "none",
     "router": RouterSettings(kind="subspace"),
+    "classifier": ClassifierSettings(kind="head"),
 }
+"""An adapter per task, as in the paper, with the closed form of its router."""
+TWO_LEVEL: dict[str, Any] = {
+    "adapters": "novelty",
+    "rank": 2,
+    "first_layer": 1,
+    "epochs": 3,
+    "batch_size": 8,
+    "lr": 1e-2,
+    "router": RouterSettings(),
+    "classifier": ClassifierSettings(second_view=0.3),
+}
+"""The default model, trained for a moment."""
 
 
 def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransformer:
@@ -83,16 +141,41 @@ def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransf
     return model
 
 
+def consolidated(state: ModelState, backbone: Backbone) -> ModelState:
+    """The state after a consolidation of adapter 0 that was better, without training it."""
+    right = torch.ones(20, dtype=torch.bool)
+    outcomes = iter((~right, right))
+
+    def trained(state: object, backbone: Backbone, reference: Adapter, *rest: object) -> Adapter:
+        return replace(reference, b=1.1 * reference.b)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consolidate, "_train", trained)
+        patch.setattr(consolidate, "_correct", lambda *_: next(outcomes))
+        return consolidate.consolidate(state, backbone, 0)[0]
+
+
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:
-    """Every number that a model keeps."""
+    """Every number that a model keeps, sorted by name."""
     result: dict[str, Tensor] = {}
-    for n, adapter in model.state.adapters.items():
+    state = model.state
+    for n, adapter in state.adapters.items():
         result |= {f"a{n}": adapter.a, f"b{n}": adapter.b}
-        result |= {f"w{n}": model.state.heads[n].weight, f"c{n}": model.state.heads[n].bias}
-    for t, expert in model.state.router.experts.items():
-        result |= {f"expert {t} {key}": value for key, value in expert.items()}
+    for n, head in state.heads.items():
+        result |= {f"w{n}": head.weight, f"c{n}": head.bias}
+    routers: dict[str, Router] = {"router": state.router}
+    routers |= {f"classifier {n}": part for n, part in state.classifiers.items()}
+    for n, reference in state.references.items():
+        result |= {f"reference a{n}": reference.adapter.a, f"reference b{n}": reference.adapter.b}
+        routers[f"reference {n}"] = reference.classifier
+    for name, part in routers.items():
+        result |= {f"{name} {key}": value for key, value in part.shared.items()}
+        for t, expert in part.experts.items():
+            result |= {f"{name} expert {t} {key}": value for key, value in expert.items()}
+    for n, domain in state.domains.items():
+        result |= {f"domain {n} {key}": value for key, value in vars(domain).items()}
     result |= {f"memory {t}": memory.images for t, memory in model.state.memories.items()}
-    return {key: value.clone() for key, value in result.items()}
+    return {key: result[key].clone() for key in sorted(result)}
 
 
 def forked(function: Callable[[], str | None]) -> tuple[int, str]:

@@ -82,8 +82,8 @@ def test_numbers_of_numpy_and_torch_become_python_numbers() -> None:
     assert RouterSettings(layers=np.array([0, 2])).layers == (0, 2)  # type: ignore[arg-type]
     assert RouterSettings(layers=(np.int64(1),)).layers == (1,)  # type: ignore[arg-type]
     assert json.loads(json.dumps(schema.write(settings)))["seed"] == 3
-    with pytest.raises(RememberingError, match=r"router.feature_rank = '1.5' must be of type int"):
-        RouterSettings(feature_rank=np.float64(1.5))  # type: ignore[arg-type]
+    with pytest.raises(RememberingError, match=r"router.latent = '1.5' must be of type int"):
+        RouterSettings(latent=np.float64(1.5))  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JSON))
@@ -145,3 +145,12 @@ def test_differences_are_named_by_their_place() -> None:
     one, other = Settings(), Settings(rank=3, router=RouterSettings(latent=2))
     assert schema.differences(one, other) == ["rank", "router.latent"]
     assert schema.differences(one, one) == []
+
+
+def test_values_nested_too_deeply_to_be_shown_are_refused() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    for data in (deep, {"rank": deep}, {"router": {"layers": deep}}):
+        with pytest.raises(RememberingError, match="x is nested too deeply"):
+            schema.read(Settings, data, "x")

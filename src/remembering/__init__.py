@@ -6,36 +6,78 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remembering.backbones.backbone import Backbone
-    from remembering.config import RouterSettings, Settings
-    from remembering.data.task import Task
+    from remembering.config import ClassifierSettings, FusionSettings, RouterSettings, Settings
+    from remembering.data.arrays import denormalise
+    from remembering.data.images import ImagesLike
+    from remembering.data.paths import load_tasks
+    from remembering.data.task import Label, Task
     from remembering.errors import RememberingError
     from remembering.inference.prediction import Prediction
+    from remembering.learner import Footprint
+    from remembering.learning.checkpoint import Checkpoint
+    from remembering.learning.consolidate import Consolidated
+    from remembering.learning.forget import Forgotten
+    from remembering.learning.observe import Observed
     from remembering.model import RememberingTransformer
+    from remembering.runtime.progress import Progress
+    from remembering.state import ModelState, TaskRecord
 
 __version__ = "0.1.0"
 __all__ = [
     "Backbone",
+    "Checkpoint",
+    "ClassifierSettings",
+    "Consolidated",
+    "Footprint",
+    "Forgotten",
+    "FusionSettings",
+    "ImagesLike",
+    "Label",
+    "ModelState",
+    "Observed",
     "Prediction",
+    "Progress",
     "RememberingError",
     "RememberingTransformer",
     "RouterSettings",
     "Settings",
     "Task",
+    "TaskRecord",
+    "denormalise",
+    "load_tasks",
 ]
+
+# Applications decide what is shown; `remember` shows everything.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Looked up on first use: torch and transformers take seconds to import, `remember --help` must not.
 _HOMES = {
     "Backbone": "backbones.backbone",
+    "Checkpoint": "learning.checkpoint",
+    "ClassifierSettings": "config",
+    "Consolidated": "learning.consolidate",
+    "Footprint": "learner",
+    "Forgotten": "learning.forget",
+    "FusionSettings": "config",
+    "ImagesLike": "data.images",
+    "Label": "data.task",
+    "ModelState": "state",
+    "Observed": "learning.observe",
     "Prediction": "inference.prediction",
+    "Progress": "runtime.progress",
     "RememberingError": "errors",
     "RememberingTransformer": "model",
     "RouterSettings": "config",
     "Settings": "config",
     "Task": "data.task",
+    "TaskRecord": "state",
+    "denormalise": "data.arrays",
+    "load_tasks": "data.paths",
 }
 
 

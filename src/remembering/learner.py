@@ -22,14 +22,17 @@ class Footprint:
 
     Attributes:
         parameters: All floating-point numbers that are needed to answer and to learn further.
-        bytes: All of it as stored, including counters and replay images.
+        bytes: All of it as stored, including counters and replay images: what is needed to answer
+            and to learn further.
         trained: Parameters that gradient descent changes.
         replay_images: Number of stored training images.
         replay_bytes: Bytes of these images.
         adapters: Share of `parameters` in adapters, the paper's number: 4 · L · 2D · r for each.
             The shares are 0 for methods that do not consist of adapters, heads and routers.
         heads: Share of `parameters` in heads.
-        routers: Share of `parameters` in generative models and the feature adapter.
+        routers: Share of `parameters` in generative models: router, class statistics, domains.
+        forget_bytes: Bytes that only `forget` needs, besides `bytes`: each task's share of the
+            shared statistics. They stay on disk once the model is saved.
     """
 
     parameters: Count
@@ -40,6 +43,7 @@ class Footprint:
     adapters: Count = 0
     heads: Count = 0
     routers: Count = 0
+    forget_bytes: Count = 0
 
 
 class Answers(Protocol):

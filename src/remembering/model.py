@@ -1,4 +1,4 @@
-"""RememberingTransformer: learn, predict, observe, forget; saved and loaded as `Persistent`."""
+"""RememberingTransformer: taught as `Teachable`, saved as `Persistent`; predicts and evaluates."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from remembering.backbones.backbone import BUNDLED, Backbone
+from remembering import schema
+from remembering.backbones.backbone import Backbone
+from remembering.backbones.selection import AUTO, load_selected
 from remembering.config import Settings
 from remembering.data.images import ImagesLike
 from remembering.data.task import Label, Task
-from remembering.errors import RememberingError
+from remembering.errors import InvalidInputError, RememberingError
+from remembering.evaluation.measure import evaluate
+from remembering.evaluation.quality import Evaluation
 from remembering.inference import predict as inference
 from remembering.inference.prediction import Prediction
 from remembering.learner import Footprint
-from remembering.learning.algorithm import learn
-from remembering.learning.checkpoint import Checkpoint
-from remembering.learning.forget import Forgotten, forget
-from remembering.learning.observe import Observed, flush, observe
-from remembering.runtime.malloc import trim_malloc
+from remembering.learning.teachable import Teachable
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, TaskRecord
 from remembering.storage.persistence import Persistent
 from remembering.storage.saved import SavedModel
 
 
-class RememberingTransformer(Persistent):
+class RememberingTransformer(Teachable, Persistent):
     """A frozen Transformer that learns one task after another without forgetting.
 
     Everything learned is one immutable `ModelState`; learning replaces it in a single assignment.
@@ -63,9 +63,10 @@ class RememberingTransformer(Persistent):
     @classmethod
     def from_backbone(
         cls,
-        backbone: str | Path | Backbone = BUNDLED,
+        backbone: str | Path | Backbone = AUTO,
         settings: Settings | None = None,
         *,
+        images: ImagesLike | None = None,
         image_size: int | None = None,
         device: str | torch.device | None = None,
         **overrides: Any,
@@ -73,20 +74,37 @@ class RememberingTransformer(Persistent):
         """Create a model that has not learned anything yet.
 
         Args:
-            backbone: "bundled", a folder in hub layout, a hub name, or a loaded `Backbone`.
+            backbone: A folder in hub layout, a hub name, "bundled" (letters at 28 px), or a loaded
+                `Backbone`. "auto" selects one that suits `images`; see `select_backbone`.
             settings: How tasks are learned.
+            images: Some images of the kind to learn; for "auto" only.
             image_size: Input size in pixels, if not the checkpoint's own.
             device: Where to run; a GPU if there is one.
             overrides: Single settings by name, such as `rank=8` or `capacity=3`.
+
+        Raises:
+            RememberingError: If a setting is unknown or out of range, or the backbone cannot be
+                loaded.
         """
-        if not isinstance(backbone, Backbone):
+        schema.check_names(Settings, overrides, "settings")
+        settings = replace(settings or Settings(), **overrides)
+        if images is not None and backbone != AUTO:
+            raise InvalidInputError("images are given, but used only with the backbone 'auto'")
+        if isinstance(backbone, Backbone):
+            if image_size not in (None, backbone.image_size):
+                raise RememberingError(
+                    f"the backbone was loaded for {backbone.image_size} px; load it again for "
+                    f"{image_size} px"
+                )
+        elif backbone != AUTO:
             backbone = Backbone.load(backbone, image_size, device)
-        elif image_size not in (None, backbone.image_size):
-            raise RememberingError(
-                f"the backbone was loaded for {backbone.image_size} px; load it again for "
-                f"{image_size} px"
+        elif images is None:
+            raise InvalidInputError(
+                "the backbone 'auto' is selected by the images; pass images=..., or name a backbone"
             )
-        return cls(backbone, replace(settings or Settings(), **overrides))
+        else:
+            backbone = load_selected(images, image_size, device)
+        return cls(backbone, settings)
 
     def __repr__(self) -> str:
         state, backbone = self._state, self._backbone
@@ -95,6 +113,10 @@ class RememberingTransformer(Persistent):
             f"tasks={len(state.tasks)}, adapters={len(state.adapters)}, "
             f"classes={len(state.classes)})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy the model; its first save encodes everything again."""
+        return {**vars(self), "_saved": replace(self._saved, artifacts={})}
 
     @property
     def backbone(self) -> Backbone:
@@ -126,72 +148,6 @@ class RememberingTransformer(Persistent):
         """Number of learned tasks."""
         return len(self._state.tasks)
 
-    def learn(
-        self, task: Task, *, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
-    ) -> TaskRecord:
-        """Learn a task. If this fails for any reason, the model is unchanged.
-
-        Args:
-            task: Images and labels.
-            progress: Reports progress.
-            checkpoint: Where to keep the progress of the training, so that a killed process can
-                resume the task.
-        """
-        self._state = learn(self._state, self._backbone, task, progress, checkpoint)
-        trim_malloc()
-        return self._state.tasks[-1]
-
-    def observe(
-        self,
-        images: ImagesLike,
-        labels: Sequence[Label],
-        *,
-        refine: bool = False,
-        progress: Progress = SILENT,
-    ) -> Observed:
-        """Take in a batch of a stream without task boundaries.
-
-        Images that resemble learned tasks are recognised. New images wait until the stream has
-        moved on and are then learned as a task; `flush` learns them at once.
-
-        Args:
-            images: As for `predict`.
-            labels: One label per image.
-            refine: Whether recognised images update the generative models of their tasks.
-            progress: Reports progress.
-        """
-        batch = images, labels, refine, progress
-        self._state, observed = observe(self._state, self._backbone, *batch)
-        trim_malloc()
-        return observed
-
-    def flush(
-        self, *, discard: bool = False, progress: Progress = SILENT
-    ) -> tuple[TaskRecord, ...]:
-        """Learn the observed images that are still waiting, and return the new tasks.
-
-        Args:
-            discard: Whether to drop what cannot be learned, such as a label with a single image.
-            progress: Reports progress.
-
-        Raises:
-            RememberingError: If some cannot be learned and `discard` is False. They keep waiting;
-                the others are learned.
-        """
-        before = len(self._state.tasks)
-        for state in flush(self._state, self._backbone, discard, progress):
-            self._state = state
-        return self._state.tasks[before:]
-
-    def forget(self, name: str) -> Forgotten:
-        """Remove a task: its generative model, its replay images, and its adapter unless shared.
-
-        The other tasks answer as before. An adapter that serves several tasks, the feature adapter
-        and the covariance of the Gaussians remain while another task needs them.
-        """
-        self._state, forgotten = forget(self._state, name)
-        return forgotten
-
     def predict(
         self,
         images: ImagesLike,
@@ -204,7 +160,8 @@ class RememberingTransformer(Persistent):
         """Answer images without knowing their task.
 
         Args:
-            images: A tensor, an array, or a list of arrays, PIL images or file names.
+            images: Anything that `as_images` accepts: a tensor, an array, a list of arrays, Pillow
+                images or paths, a single image, a dataset, a data frame, a data loader.
             groups: For each image, where it comes from (a folder, a burst, a camera). The images
                 of a group are routed together. If None, each image is routed alone, and its
                 answer does not depend on the other images.
@@ -213,7 +170,9 @@ class RememberingTransformer(Persistent):
             progress: Reports progress.
         """
         options = groups, false_alarm_rate, top_k, progress
-        return inference.predict(self._state, self._backbone, images, *options)
+        state = self._state  # another thread may replace it
+        prediction = inference.predict(state, self._backbone, images, *options)
+        return replace(prediction, task_classes={task.name: task.classes for task in state.tasks})
 
     def predict_proba(self, images: ImagesLike) -> Tensor:
         """Return class probabilities (n, classes); the columns are `classes`."""
@@ -225,6 +184,28 @@ class RememberingTransformer(Persistent):
         Of images like those learned, about 5 % have a p-value of 0.05 or less.
         """
         return inference.novelty(self._state, self._backbone, images, progress)
+
+    def evaluate(
+        self,
+        tasks: Task | Sequence[Task],
+        *,
+        unknown: ImagesLike | None = None,
+        train: Task | Sequence[Task] | None = None,
+        false_alarm_rate: float = 0.05,
+        progress: Progress = SILENT,
+    ) -> Evaluation:
+        """Measure how good the model is on labelled images, each answered alone.
+
+        Args:
+            tasks: Images with labels that were not used for learning. Images of classes that were
+                not learned are left out, with a logged warning.
+            unknown: Images of none of the learned classes, to measure how well they are detected.
+            train: Training images, to compare with a linear probe on the same frozen backbone.
+            false_alarm_rate: Requested false-alarm rate.
+            progress: Reports progress.
+        """
+        options = unknown, train, false_alarm_rate, progress
+        return evaluate(self, tasks, *options)
 
     def footprint(self) -> Footprint:
         """Count what must be kept besides the frozen backbone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -45,7 +45,10 @@ def read(kind: type[T], data: Any, where: str) -> T:
     >>> read(RouterSettings, {"kind": "subspace", "layers": [0, 2]}, "config.toml").layers
     (0, 2)
     """
-    result: T = _value(kind, data, where, "")
+    try:
+        result: T = _value(kind, data, where, "")
+    except RecursionError as error:
+        raise RememberingError(f"{where} is nested too deeply") from error
     return result
 
 
@@ -71,6 +74,20 @@ def check(settings: Any, where: str, prefix: str = "") -> None:
     for name, kind in _hints(made).items():
         value = _value(kind, getattr(settings, name), where, _join(prefix, name))
         object.__setattr__(settings, name, value)
+
+
+def check_names(kind: type, names: Iterable[str], where: str, prefix: str = "") -> None:
+    """Check that a dataclass has fields of these names.
+
+    Raises:
+        RememberingError: If not; the message contains the closest name.
+    """
+    known = _names(kind)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
+            raise RememberingError(f"{where}: unknown setting '{_join(prefix, name)}'; {hint}")
 
 
 def differences(one: Any, other: Any) -> list[str]:
@@ -198,12 +215,8 @@ def _bounded(arguments: tuple[Any, ...], value: Any, where: str, key: str) -> An
 def _dataclass(kind: Any, data: Any, where: str, prefix: str) -> Any:
     if not isinstance(data, dict):
         raise _wrong(where, prefix, data, "a table of settings")
-    hints, names = _hints(kind), _names(kind)
-    for key in data:
-        if key not in names:
-            close = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
-            raise RememberingError(f"{where}: unknown setting '{_join(prefix, key)}'; {hint}")
+    hints = _hints(kind)
+    check_names(kind, data, where, prefix)
     for key in _required(kind):
         if key not in data:
             raise RememberingError(f"{where}: '{_join(prefix, key)}' is missing")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from remembering.data.task import Label
 from remembering.errors import RememberingError
 from remembering.learner import Footprint
 from remembering.routing import Router, make_router
+from remembering.routing.classifier import GaussianClassifier
+from remembering.routing.domain import Domain
+from remembering.routing.share import Share
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,13 @@ class ReplayMemory:
     Attributes:
         source: The images, or what reads them.
         labels: One label per image.
+        held_out: The last so many images are not part of the class statistics of their task, so
+            that they can check and calibrate a new adapter.
     """
 
     source: Tensor | ReplaySource
     labels: tuple[Label, ...]
+    held_out: int = 0
 
     @property
     def images(self) -> Tensor:
@@ -96,16 +102,26 @@ class PendingTask:
     idle: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """An adapter before its first consolidation, and the exact class statistics in its space."""
+
+    adapter: Adapter
+    classifier: GaussianClassifier
+
+
 @dataclass(frozen=True)
-class RouterColumns:
-    """What the columns of a class-conditional router's logits stand for.
+class Columns:
+    """One column per class of each task, task after task: what class logits refer to.
 
     Attributes:
         label: Index of the column's label among the labels of the state.
+        task: Position of the column's task.
         adapter: Number of the adapter that serves the column's task.
     """
 
     label: Tensor
+    task: Tensor
     adapter: Tensor
 
 
@@ -114,14 +130,16 @@ class ModelState:
     """Everything that a model has learned. Derived values are cached properties.
 
     Attributes:
-        settings: How tasks are learned; `settings.router` is resolved.
-        router: Experts of all tasks.
+        settings: How tasks are learned, resolved for the backbone.
+        router: Decides which adapter answers; has an expert for each task.
         tasks: Learned tasks, in order.
         adapters: Adapters by number.
-        heads: Head of each adapter.
+        heads: Head of each adapter, with `classifier.kind = "head"`.
+        classifiers: Class Gaussians of each adapter, with `classifier.kind = "gaussian"`.
+        domains: The images that each adapter serves, for the novelty of a task.
+        references: The reference space of each consolidated adapter.
         memories: Replay memories by task number.
-        feature_adapter: Adapter under which the router reads deep states, trained on the first
-            task (first-session adaptation).
+        shares: What each task added to shared statistics, by task number.
         pending: Observed images that are not learned yet.
         next_number: Number of the next task.
     """
@@ -131,13 +149,16 @@ class ModelState:
     tasks: tuple[TaskRecord, ...] = ()
     adapters: AdapterBank = field(default_factory=AdapterBank)
     heads: Mapping[int, Head] = field(default_factory=dict)
+    classifiers: Mapping[int, GaussianClassifier] = field(default_factory=dict)
+    domains: Mapping[int, Domain] = field(default_factory=dict)
+    references: Mapping[int, Reference] = field(default_factory=dict)
     memories: Mapping[int, ReplayMemory] = field(default_factory=dict)
-    feature_adapter: Adapter | None = None
+    shares: Mapping[int, Share] = field(default_factory=dict)
     pending: tuple[PendingTask, ...] = ()
     next_number: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("heads", "memories"):
+        for name in ("heads", "classifiers", "domains", "references", "memories", "shares"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         numbers = [task.number for task in self.tasks]
         names = [task.name for task in self.tasks]
@@ -150,13 +171,27 @@ class ModelState:
             "the gate and the adapters disagree": (
                 {task.adapter for task in self.tasks} != set(self.adapters)
             ),
-            "adapters and heads differ": set(self.adapters) != set(self.heads),
+            "adapters and classifiers differ": set(self.adapters)
+            != set(self.heads if self.settings.classifier.kind == "head" else self.classifiers),
+            "a domain belongs to no adapter": not set(self.domains) <= set(self.adapters),
+            "a reference belongs to no adapter": not set(self.references) <= set(self.adapters),
+            "classifiers and gate differ": any(
+                list(classifier.experts) != [task.number for task in self.served_by(adapter)]
+                for adapter, classifier in self.classifiers.items()
+            ),
             "tasks and experts differ": list(self.router.experts) != numbers,
             "a replay memory belongs to no task": not set(self.memories) <= set(numbers),
+            "a share belongs to no task": not set(self.shares) <= set(numbers),
         }
         broken = [problem for problem, found in problems.items() if found]
         if broken:
             raise RememberingError(f"the state is inconsistent: {broken[0]}")
+
+    def __reduce__(self) -> tuple[type[ModelState], tuple[Any, ...]]:
+        """Pickle and copy what cannot be derived."""
+        values = [getattr(self, item.name) for item in fields(self)]
+        plain = [dict(v) if isinstance(v, MappingProxyType) else v for v in values]
+        return type(self), tuple(plain)
 
     @classmethod
     def empty(cls, settings: Settings, backbone: Backbone) -> ModelState:
@@ -165,12 +200,14 @@ class ModelState:
         Raises:
             RememberingError: If the settings do not fit the backbone.
         """
-        settings = replace(settings, router=settings.router.resolved(backbone.depth))
+        settings = settings.resolved(backbone.depth)
         layers = f"the {backbone.depth} layers of '{backbone.name}'"
         if settings.first_layer >= backbone.depth:
             raise RememberingError(f"first_layer = {settings.first_layer} is not among {layers}")
-        if settings.router.layers[-1] > backbone.depth:
-            raise RememberingError(f"router.layers = {settings.router.layers} exceeds {layers}")
+        for name in ("router", "classifier"):
+            read = getattr(settings, name).layers
+            if read and read[-1] > backbone.depth:
+                raise RememberingError(f"{name}.layers = {read} exceeds {layers}")
         if settings.head == "frozen":
             backbone.require_classifier()
         return cls(settings, make_router(settings.router))
@@ -182,7 +219,11 @@ class ModelState:
             router=self.router.to(device),
             adapters=self.adapters.to(device),
             heads={number: head.to(device) for number, head in self.heads.items()},
-            feature_adapter=self.feature_adapter and self.feature_adapter.to(device),
+            classifiers={n: item.to(device) for n, item in self.classifiers.items()},
+            references={
+                n: Reference(item.adapter.to(device), item.classifier.to(device))
+                for n, item in self.references.items()
+            },
             pending=tuple(
                 replace(task, features=tuple(part.to(device) for part in task.features))
                 for task in self.pending
@@ -191,8 +232,10 @@ class ModelState:
 
     @cached_property
     def classes(self) -> tuple[Label, ...]:
-        """Labels of all adapters, in the order of the columns of a prediction."""
-        return self.stacked_heads.classes if self.heads else ()
+        """Labels of all tasks, in the order of the columns of a prediction."""
+        if self.heads:
+            return self.stacked_heads.classes
+        return tuple(dict.fromkeys(label for task in self.tasks for label in task.classes))
 
     @cached_property
     def stacked_heads(self) -> StackedHeads:
@@ -205,28 +248,13 @@ class ModelState:
         return torch.tensor([task.adapter for task in self.tasks])
 
     @cached_property
-    def router_columns(self) -> RouterColumns:
-        """Label and adapter of each column of the router's class logits."""
+    def columns(self) -> Columns:
+        """Label, task and adapter of each class of each task."""
         position = {label: i for i, label in enumerate(self.classes)}
-        pairs = [(task.adapter, label) for task in self.tasks for label in task.classes]
-        return RouterColumns(
-            torch.tensor([position[label] for _, label in pairs]),
-            torch.tensor([adapter for adapter, _ in pairs]),
-        )
-
-    @property
-    def single_pass(self) -> bool:
-        """Whether routing needs no additional forward pass."""
-        return self.settings.router.layers[-1] <= self.settings.first_layer
-
-    @property
-    def needs_feature_adapter(self) -> bool:
-        """Whether the first task has to train a feature adapter."""
-        return (
-            self.feature_adapter is None
-            and self.settings.router.feature_rank > 0
-            and not self.single_pass
-        )
+        pairs = [(i, label) for i, task in enumerate(self.tasks) for label in task.classes]
+        tasks = torch.tensor([i for i, _ in pairs])
+        labels = torch.tensor([position[label] for _, label in pairs])
+        return Columns(labels, tasks, self.gate[tasks])
 
     @property
     def observed(self) -> int:
@@ -274,17 +302,25 @@ class ModelState:
         adapters = self.adapters.parameters
         heads = sum(head.parameters for head in self.heads.values())
         columns = sum(head.columns.nbytes for head in self.heads.values())
-        feature_adapter = self.feature_adapter.parameters if self.feature_adapter else 0
-        routers = self.router.parameters + feature_adapter
+        models = [self.router, *self.classifiers.values()]
+        models += [reference.classifier for reference in self.references.values()]
+        domains = [t for d in self.domains.values() for t in vars(d).values()]
+        routers = sum(m.parameters for m in models) + sum(t.numel() for t in domains)
+        references = sum(reference.adapter.parameters for reference in self.references.values())
         replay = sum(memory.nbytes for memory in self.memories.values())
-        trained = routers if self.settings.router.kind == "autoencoder" else feature_adapter
+        trained = self.router.parameters if self.settings.router.kind == "autoencoder" else 0
         return Footprint(
-            parameters=adapters + heads + routers,
-            bytes=4 * (adapters + heads + feature_adapter) + columns + self.router.nbytes + replay,
+            parameters=adapters + references + heads + routers,
+            bytes=4 * (adapters + references + heads)
+            + columns
+            + sum(m.nbytes for m in models)
+            + sum(t.nbytes for t in domains)
+            + replay,
             trained=adapters + heads + trained,
             replay_images=sum(len(memory.labels) for memory in self.memories.values()),
             replay_bytes=replay,
             adapters=adapters,
             heads=heads,
             routers=routers,
+            forget_bytes=sum(share.nbytes for share in self.shares.values()),
         )

@@ -160,7 +160,9 @@ def test_peft_reads_what_we_write(
     model = peft.PeftModel.from_pretrained(base_model(checkpoints[family]), folder).eval()
     theirs = last_state(model, backbone.preprocessing.normalise(images))
     ours = backbone.run(backbone.embed(images), adapters=adapter.active())
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    # Without a CLS token, ours have the mean of the patches before the patches.
+    compared = ours[:, -theirs.shape[1] :]
+    torch.testing.assert_close(compared, theirs, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(ours, backbone.run(backbone.embed(images)), atol=1e-3)
 
 

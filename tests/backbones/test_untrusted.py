@@ -165,6 +165,36 @@ def test_hostile_configurations_are_refused(changes: dict[str, Any], folder: Pat
 
 
 @pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("dinov3", {"rope_theta": 0.0}),
+        ("dinov3", {"rope_theta": -1.0}),
+        ("dinov3", {"rope_theta": 1e300}),
+        ("dinov3", {"rope_theta": "x"}),
+        ("dinov3", {"num_attention_heads": 16}),
+        ("dinov3", {"num_register_tokens": 10**9}),
+        ("siglip", {"num_attention_heads": 3}),
+        ("siglip", {"vision_config": []}),
+    ],
+)
+def test_hostile_configurations_of_other_families(
+    family: str, changes: dict[str, Any], checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / family
+    shutil.copytree(checkpoints[family], folder)
+    edit(folder, **changes)
+    with pytest.raises(RememberingError, match="checkpoint"):
+        Backbone.load(folder)
+
+
+@pytest.mark.parametrize("size", [10**6, 16.0, 32, 10])
+def test_the_preprocessing_sets_no_size_that_does_not_fit(size: float, folder: Path) -> None:
+    spec = {"size": {"height": size, "width": size}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(spec))
+    assert Backbone.load(folder).image_size == 16
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         {"image_std": 0},

@@ -14,7 +14,7 @@ from remembering.data.streams.split import split
 from remembering.data.streams.stream import limit
 from remembering.evaluation.metrics import accuracy
 
-SETTINGS = Settings(epochs=2, batch_size=16, lr=3e-3, rank=2)
+SETTINGS = Settings.paper(epochs=2, batch_size=16, lr=3e-3, rank=2)
 DIGITS = split(limit(load("digits"), 24, 16, seed=0), 5, seed=0).tasks
 STREAM = DIGITS[:2]
 QUICK: dict[str, dict[str, float]] = {

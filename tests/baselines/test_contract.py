@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.features import FeatureCache
-from remembering.config import RouterSettings
+from remembering.config import Settings
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import accuracy
@@ -23,7 +22,7 @@ from remembering.model import RememberingTransformer
 
 from .example import DIGITS, SETTINGS, STREAM, made, same, taught
 
-OURS = replace(SETTINGS, router=RouterSettings(feature_steps=10))
+OURS = Settings(epochs=2, batch_size=16, lr=3e-3, rank=2)
 
 
 def new(name: str, backbone: Backbone) -> Learner:

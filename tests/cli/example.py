@@ -10,7 +10,9 @@ from PIL import Image
 
 from remembering.cli import main
 
-FAST = ["--epochs", "1", "--router.kind", "subspace"]
+FAST = ["--backbone", "bundled", "--adapters", "task", "--epochs", "1", "--rank", "1"]
+FAST += ["--classifier.kind", "head", "--router.kind", "subspace"]
+"""Options that train an adapter for every task in a moment."""
 
 
 def class_folder(

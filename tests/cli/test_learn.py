@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from remembering.cli import main
 from remembering.learning.checkpoint import Checkpoint
@@ -38,12 +39,28 @@ def test_settings_of_one_task_may_change(model: Path, tmp_path: Path) -> None:
     assert (settings.epochs, settings.lr, settings.router.kind) == (2, 0.01, "subspace")
 
 
-def test_flags_that_created_a_model_may_be_repeated(tmp_path: Path) -> None:
-    """The option --router.no-flip exists whatever the model was created with."""
+def test_options_that_created_a_model_may_be_repeated(tmp_path: Path) -> None:
+    """The stored settings are resolved; layers of the default model are given explicitly."""
+    options = ["--backbone", "bundled", "--epochs", "1", "--memory", "4"]
+    options += ["--router.layers", "1", "--classifier.layers", "6"]
     for i, name in enumerate(("one", "two")):
         images = class_folder(tmp_path / name, (f"a{i}", f"b{i}"), seed=i)
-        assert main(["learn", str(tmp_path / "m"), str(images), *FAST, "--router.no-flip"]) == 0
-    assert read_manifest(tmp_path / "m").settings.router.flip is False
+        assert main(["learn", str(tmp_path / "m"), str(images), *options]) == 0
+    settings = read_manifest(tmp_path / "m").settings
+    assert (settings.router.layers, settings.classifier.layers) == ((1,), (6,))
+
+
+def test_capacity_memory_and_consolidation_may_change(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    first = ["--backbone", "bundled"]
+    options = [first, ["--capacity", "1", "--memory", "4", "--augment", "none"]]
+    for i, more in enumerate(options):
+        images = class_folder(tmp_path / f"task {i}", (f"a{i}", f"b{i}"), seed=i)
+        assert main(["learn", str(model), str(images), "--epochs", "1", *more]) == 0
+    manifest = read_manifest(model)
+    assert (manifest.settings.capacity, manifest.settings.memory) == (1, 4)
+    assert [task.adapter for task in manifest.tasks] == [0, 0]
+    assert [task.memory is not None for task in manifest.tasks] == [False, True]
 
 
 def test_unsuitable_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,8 +83,71 @@ def test_a_damaged_image_leaves_the_model_unchanged(
     before = files(model)
     bad = class_folder(tmp_path / "bad", ("x", "y"))
     (bad / "y" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    fails(["learn", model, bad], capsys, "y/1.png")
+    fails(["learn", model, bad, "--strict"], capsys, "y/1.png")
     assert files(model) == before
+
+
+def test_unreadable_images_are_left_out_and_listed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = class_folder(tmp_path / "bad", ("x", "y"))
+    (bad / "y" / "1.png").write_bytes(b"nothing")
+    assert main(["learn", str(model), str(bad)]) == 0
+    captured = capsys.readouterr()
+    assert "warning: skipped: " in captured.err
+    assert "y/1.png is not an image" in captured.err
+    assert "learned 'bad': 2 classes, 5 images" in captured.out
+
+
+def test_several_tasks_are_learned_one_after_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class_folder(tmp_path / "data" / "birds", ("crow", "owl"))
+    class_folder(tmp_path / "data" / "cars", ("bus", "van"), seed=1)
+    assert main(["learn", str(tmp_path / "m"), str(tmp_path / "data"), *FAST]) == 0
+    out = capsys.readouterr().out
+    assert out.index("learned 'birds'") < out.index("learned 'cars'")
+    assert [task.name for task in read_manifest(tmp_path / "m").tasks] == ["birds", "cars"]
+    named = ["learn", tmp_path / "n", tmp_path / "data", "--name", "x"]
+    fails(named, capsys, "--name is for one task", "has 2")
+    class_folder(tmp_path / "data" / "last", ("alone",))
+    fails(["learn", tmp_path / "n", tmp_path / "data", *FAST], capsys, "only the class 'alone'")
+    assert not (tmp_path / "n").exists(), "checked before the first task is learned"
+
+
+def test_a_table_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pets = class_folder(tmp_path / "pets")
+    rows = [f"{p.relative_to(tmp_path)},{p.parent.name}" for p in sorted(pets.rglob("*.png"))]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    assert main(["learn", str(tmp_path / "m"), str(tmp_path / "list.csv"), *FAST]) == 0
+    assert "learned 'list': 2 classes, 6 images" in capsys.readouterr().out
+
+
+def test_photos_without_a_backbone_never_use_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    pets = class_folder(tmp_path / "pets")
+    assert main(["learn", str(tmp_path / "m"), str(pets)]) == 1
+    selected, error = capsys.readouterr().err.splitlines()
+    assert selected.startswith("selected the backbone 'facebook/dinov2-small': ")
+    assert (
+        "go online once, or give a local folder in hub layout as the backbone (--backbone)" in error
+    )
+    assert not (tmp_path / "m").exists()
+
+
+def test_small_grey_images_use_the_bundled_backbone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pets = class_folder(tmp_path / "pets")
+    for path in pets.rglob("*.png"):
+        Image.open(path).convert("L").save(path)
+    assert main(["learn", str(tmp_path / "m"), str(pets), *FAST[2:]]) == 0
+    assert "selected the backbone 'bundled': the images are grey" in capsys.readouterr().err
 
 
 def test_what_cannot_change_is_refused(
@@ -79,6 +159,9 @@ def test_what_cannot_change_is_refused(
     fails(["learn", model, more, "--rank", "7"], capsys, "rank = 1", "cannot be changed")
     wider = ["learn", model, more, "--router.latent", "3"]
     fails(wider, capsys, "router.latent = 1", "omit --router.latent")
+    shared = ["learn", model, more, "--adapters", "first", "--classifier.kind", "gaussian"]
+    fails(shared, capsys, "adapters = task", "cannot be changed")
+    fails(["learn", model, more, "--classifier.shrinkage", "2"], capsys, "classifier.shrinkage")
     fails(["learn", model, more, "--image-size", "56"], capsys, "image_size = 28")
     fails(["learn", model, more, "--capacity", "0"], capsys, "capacity = 0 must be at least 1")
     assert files(model) == before
@@ -119,7 +202,16 @@ def record_resumed_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class TestResume:
-    @pytest.mark.parametrize("options", [[], ["--capacity", "1", "--memory", "4"]])
+    @pytest.mark.integration
+    @pytest.mark.parametrize(
+        "options",
+        [
+            [],
+            ["--capacity", "1", "--memory", "4"],
+            ["--classifier.kind", "gaussian", "--router.kind", "gaussian", "--memory", "4"],
+        ],
+        ids=["paper", "paper with capacity", "class Gaussians"],
+    )
     @pytest.mark.parametrize("tasks", [0, 1, 2])
     def test_the_command_printed_after_ctrl_c_resumes_the_task(
         self,
@@ -190,3 +282,21 @@ class TestResume:
         pets = class_folder(tmp_path / "pets")
         assert main(["learn", str(tmp_path / "m"), str(pets), *FAST]) == 130
         assert "the task is learned and saved" in capsys.readouterr().err
+
+    def test_an_interrupted_folder_of_tasks_is_resumed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class_folder(tmp_path / "data" / "birds", ("crow", "owl"))
+        class_folder(tmp_path / "data" / "cars", ("bus", "van"), seed=1)
+        whole, cut = (["learn", str(tmp_path / m), str(tmp_path / "data")] for m in "wc")
+        assert main([*whole, *FAST, "--epochs", "4"]) == 0
+        with monkeypatch.context() as patch:
+            interrupt_after(6, patch)  # in the second task
+            assert main([*cut, *FAST, "--epochs", "4"]) == 130
+        assert "interrupted; 'birds' learned and saved. Resume with:" in capsys.readouterr().err
+        steps = record_resumed_steps(monkeypatch)
+        assert main([*cut, *FAST, "--epochs", "4", "--resume"]) == 0
+        assert steps == [2]
+        assert "'birds' is already learned" in capsys.readouterr().out
+        one, other = (read_manifest(tmp_path / m).files for m in "wc")
+        assert one == other, "the same bits"

@@ -19,7 +19,13 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("train", "learn"), ("Fit", "learn"), ("classify", "predict"), ("lern", "learn")],
+    [
+        ("train", "learn"),
+        ("Fit", "learn"),
+        ("classify", "predict"),
+        ("lern", "learn"),
+        ("eval", "evaluate"),
+    ],
 )
 def test_an_unknown_command_is_answered_with_the_closest(
     name: str, meant: str, capsys: pytest.CaptureFixture[str]

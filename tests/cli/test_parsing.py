@@ -21,7 +21,7 @@ def options_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> s
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_learn_shows_few_options(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    basic = {"--name", "--backbone", "--resume", "--epochs", "--capacity"}
+    basic = {"--name", "--backbone", "--image-size", "--resume", "--epochs", "--capacity"}
     assert options_shown(["learn", flag], capsys) == basic
     # Also where other arguments are given, and where they are wrong.
     assert options_shown(["learn", "m", "--rank", "x", flag], capsys) == basic
@@ -29,7 +29,7 @@ def test_learn_shows_few_options(flag: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_learn_shows_all_options_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     shown = options_shown(["learn", "--help-all"], capsys)
-    assert {"--epochs", "--rank", "--save-steps", "--router.kind", "--router.no-flip"} <= shown
+    assert {"--epochs", "--rank", "--save-steps", "--router.kind", "--classifier.kind"} <= shown
 
 
 def test_run_shows_the_values_of_the_experiment(capsys: pytest.CaptureFixture[str]) -> None:

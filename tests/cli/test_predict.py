@@ -8,10 +8,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from remembering.cli import main
+from remembering.cli import main, predict
+from remembering.inference.prediction import Prediction
 from remembering.model import RememberingTransformer
 
 from .example import class_folder, fails
@@ -76,6 +78,29 @@ def test_false_alarm_rate(trained: Path, capsys: pytest.CaptureFixture[str]) -> 
     fails(wrong, capsys, "false_alarm_rate = 2", "between 0 and 1")
 
 
+def test_folders_are_walked(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(predicted([trained / "model", trained / "pets", "--json"], capsys).out)
+    names = [Path(row["file"]).relative_to(trained).as_posix() for row in rows]
+    assert names == [f"pets/{label}/{i}.png" for label in ("cat", "dog") for i in range(3)]
+
+
+def test_explain(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [trained / "model", trained / "pets" / "cat", "--explain"]
+    rows = json.loads(predicted([*arguments, "--json"], capsys).out)
+    out = predicted(arguments, capsys).out
+    for row in rows:
+        assert row["file"] in out
+        assert f"The most probable class is '{row['label']}'" in row["explanation"]
+        assert "p-value" in row["explanation"]
+        for line in row["explanation"].splitlines():
+            assert f"  {line}\n" in out
+
+
+def test_strict(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pets" / "cat" / "bad.png").write_bytes(b"nothing")
+    fails(["predict", model, tmp_path / "pets", "--strict"], capsys, "bad.png is not an image")
+
+
 def test_unreadable_files_of_a_folder_are_skipped(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +121,54 @@ def test_an_unreadable_file_that_was_named_is_an_error(
     captured = capsys.readouterr()
     assert "bad.png is not an image" in captured.err
     assert "0.png" in captured.out, "the other files are answered"
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_answers_are_printed_before_the_next_files_are_read(
+    form: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is kept of earlier files: memory does not grow with their number."""
+    files = sorted((tmp_path / "pets").rglob("*.png"))
+    files[3].write_bytes(b"nothing")
+    printed: list[str] = []
+    original = RememberingTransformer.predict
+
+    def observed(self: RememberingTransformer, *arguments: Any, **options: Any) -> Prediction:
+        printed.append(capsys.readouterr().out)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(predict, "_CHUNK", 2)
+    monkeypatch.setattr(RememberingTransformer, "predict", observed)
+    assert main(["predict", str(model), *map(str, files), form]) == 1, "a named file is damaged"
+    printed.append(capsys.readouterr().out)
+    shown = [[file for file in files if str(file) in text] for text in printed]
+    # The second chunk is answered twice, the second time without the damaged file.
+    assert shown == [[], files[:2], [], files[2:3], files[4:]]
+    if form == "--json":
+        rows = json.loads("".join(printed))
+        assert [row["file"] for row in rows] == [str(f) for f in files if f != files[3]]
+
+
+def test_many_files_are_printed_as_several_tables(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "_CHUNK", 2)
+    out = predicted([trained / "model", trained / "pets" / "cat"], capsys).out
+    assert out.count("probability") == 2
+    assert [name for name in ("0.png", "1.png", "2.png") if out.count(name) != 1] == []
+
+
+def test_folders_are_routed_together_one_after_the_other(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cats, dogs = (sorted((trained / "pets" / name).iterdir()) for name in ("cat", "dog"))
+    arguments = [trained / "model", cats[0], *dogs, cats[1], "--together", "--json"]
+    rows = json.loads(predicted(arguments, capsys).out)
+    assert [row["file"] for row in rows] == [str(file) for file in (*cats[:2], *dogs)]
 
 
 def test_wrong_arguments(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,12 @@ from .example import class_folder, files
 pytestmark = pytest.mark.reliability
 
 OPTIONS = {
+    "--backbone": "bundled",
     "--epochs": 12,
     "--batch-size": 4,
     "--save-steps": 1,
     "--memory": 4,
-    "--router.feature-steps": 5,
+    "--adapters": "task",
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 PROGRAM = [sys.executable, "-m", "remembering"]
@@ -69,7 +70,10 @@ def stop(command: list[str], model: Path, signal_number: int) -> str:
     return error
 
 
-@pytest.mark.parametrize("options", [(), ("--capacity", "1")], ids=["no capacity", "capacity"])
+FUSED = ("--capacity", "1", "--memory", "8", "--classifier.kind", "head")
+
+
+@pytest.mark.parametrize("options", [(), FUSED], ids=["no capacity", "capacity"])
 def test_tasks_2_and_3_are_resumed_with_the_same_bits(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     fails(["run", "digits-5", "--capacity", "0"], capsys, "capacity = 0")
     fails(["run", "digits-5", "--seeds", "0,x"], capsys, "not a list of whole numbers")
     fails(["run", "digits-5", "--source", "nothing"], capsys, "nothing")
-    fails(["run", "digits-5", "--baselines", "magic"], capsys, "no baseline 'magic'")
+    fails(["run", "digits-5", "--baselines", "magic"], capsys, "no method 'magic'")
     fails(["run", "digits-5", "--backbone", "/none"], capsys, "no backbone folder")
     fails(["run", "digits-5", "--units", "crowd"], capsys, "'crowd' is unknown")
     fails(["report", tmp_path], capsys, "results.json")

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from remembering.cli.text import command_line, csv_cell, printable
+from remembering.cli.text import command_line, csv_cell, print_error
+from remembering.runtime.text import printable
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +27,14 @@ pytestmark = pytest.mark.unit
 )
 def test_printable_escapes_what_a_terminal_would_execute(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_long_error_messages_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(f"model.json: unknown setting '{'z' * 10**6}'; remove it")
+    err = capsys.readouterr().err
+    assert len(err) < 2100
+    assert err.startswith("error: model.json: unknown setting 'zz")
+    assert err.endswith("z'; remove it\n")
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])

@@ -117,7 +117,7 @@ def test_the_router_sees_plain_images_and_training_does_not(
     )
     assert all(torch.equal(one[key], two[key]) for key in one)
     same = {key for key in plain if torch.equal(plain[key], one[key])}
-    assert same == {key for key in plain if key.startswith("expert")}
+    assert same == {key for key in plain if key.startswith("router expert")}
 
 
 @pytest.mark.parametrize("first_layer", [0, 2])

@@ -14,7 +14,7 @@ from remembering.config import RouterSettings, Settings
 from remembering.errors import RememberingError
 from remembering.experiments import compare as module
 from remembering.experiments.compare import compare, run_experiment
-from remembering.experiments.methods import METHODS, published_router
+from remembering.experiments.methods import METHODS
 from remembering.experiments.result import RunResult, read_result
 from remembering.experiments.spec import Experiment, StreamSettings
 from remembering.experiments.stream import make_stream
@@ -26,7 +26,10 @@ EXPERIMENT = Experiment(
     description="Digits in two tasks.",
     baselines=("ncm", "joint"),
     stream=StreamSettings(tasks=2, per_class=8, test_per_class=5),
-    learning=Settings(rank=1, epochs=1, batch_size=16, router=RouterSettings(epochs=2)),
+    learning=Settings(rank=1, epochs=1, batch_size=16),
+    published=Settings.paper(
+        epochs=1, batch_size=16, router=RouterSettings(kind="autoencoder", epochs=2)
+    ),
 )
 
 
@@ -87,7 +90,7 @@ def test_joint_training_is_evaluated_once_and_its_training_is_timed(done: Path) 
 def test_ours_has_a_row_for_each_unit(done: Path) -> None:
     rows = load_comparison(done).rows
     titles = [row.title for row in rows]
-    for title in ("Ours, as published (task)", "Ours, as published (sample)", "Ours, default"):
+    for title in ("Ours, as published (task)", "Ours, as published (sample)", "Ours"):
         assert titles.count(title) == 1
     means = [row.accuracy.mean for row in rows]
     assert means == sorted(means, reverse=True)
@@ -101,16 +104,28 @@ def test_routers_of_ours(done: Path) -> None:
     assert published.router.score_name == "reconstruction error"
     assert (published.router.settings.kind, published.router.settings.epochs) == ("autoencoder", 2)
     assert default.router.score_name == "negative log-likelihood"
-    assert default.router.settings.epochs == RouterSettings().epochs
-    paper = RouterSettings(kind="autoencoder", latent=2)
-    assert published_router(replace(EXPERIMENT, compared=paper)) == paper
+    assert (default.router.settings.kind, default.router.settings.layers) == ("gaussian", (1, 2))
 
 
-def test_the_feature_adapter_is_trained_and_sums_have_eight_bytes(done: Path) -> None:
-    footprint = load(done, "ours").footprint
-    adapter, head, feature_adapter = 4 * 6 * 2 * 96, 5 * 97, 8 * 4 * 6 * 2 * 96
-    assert footprint.trained == 2 * (adapter + head) + feature_adapter
-    assert footprint.bytes > 8 * (5 * 2 * 96) ** 2 > footprint.parameters * 4
+def test_tasks_of_one_domain_share_an_adapter_and_the_published_ones_do_not(done: Path) -> None:
+    adapter, head, autoencoder = 4 * 6 * 2 * 96, 5 * 97, 42
+    ours, published = load(done, "ours"), load(done, "ours-published")
+    assert [task.adapter for task in ours.tasks] == [0, 0]
+    assert (ours.footprint.trained, ours.footprint.heads) == (adapter, 0)
+    assert [task.adapter for task in published.tasks] == [0, 1]
+    assert published.footprint.adapters == 2 * adapter
+    assert published.footprint.trained == 2 * (adapter + head + autoencoder)
+
+
+@pytest.mark.integration
+def test_replay_and_the_first_adapter_are_variants_of_the_model(tmp_path: Path) -> None:
+    memory = {"ours-replay": {"memory": 20.0}}
+    compare("digits-2", EXPERIMENT, tmp_path, ["ours-replay", "ours-first"], [0], options=memory)
+    replayed, first = load(tmp_path, "ours-replay"), load(tmp_path, "ours-first")
+    assert replayed.footprint.replay_images == 20
+    assert replayed.config.options == memory["ours-replay"]
+    assert first.footprint.replay_images == 0
+    assert [task.adapter for task in first.tasks] == [0, 0]
 
 
 def test_options_of_the_experiment_and_of_the_call(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ SMALL_VARIANTS: dict[str, dict[str | None, dict[str, int | None]]] = {
 PAPER: dict[str, Any] = {
     "backbone": "google/vit-base-patch16-224-in21k",
     "image_size": 224,
+    "adapters": "task",
     "rank": 1,
+    "schedule": "constant",
     "lr": 0.001,
     "weight_decay": 0.01,
     "batch_size": 128,
@@ -68,6 +70,7 @@ PAPER: dict[str, Any] = {
     "augment": "none",
     "head": "linear",
     "first_layer": 0,
+    "classifier.kind": "head",
     "router.kind": "autoencoder",
     "router.form": "linear",
     "router.layers": (0,),
@@ -133,7 +136,7 @@ def test_every_hyperparameter_is_that_of_the_table(whose: str, name: str) -> Non
     for experiment in find(f"{whose}/{name}").variants().values():
         assert values(experiment, table) == table
         assert experiment.total_epochs == TOTAL_EPOCHS[name]
-        assert experiment.epochs(experiment.stream.tasks) == EPOCHS_PER_TASK[name]
+        assert experiment.model_settings(experiment.stream.tasks).epochs == EPOCHS_PER_TASK[name]
         assert {key: getattr(experiment.stream, key) for key in STREAMS[name]} == STREAMS[name]
 
 
@@ -154,7 +157,7 @@ def test_the_variants_are_the_rows_of_tables_2_and_3(whose: str, name: str) -> N
             variant: {"capacity": e.learning.capacity, "memory": e.learning.memory}
             for variant, e in variants.items()
         }
-        assert rows == table.get(name, {None: {"capacity": None, "memory": 512}})
+        assert rows == table.get(name, {None: {"capacity": None, "memory": None}})
         if name in VARIANTS:
             assert all(vars(e.learning.fusion) == FUSION[whose] for e in variants.values())
 
@@ -238,7 +241,7 @@ def test_both_optimisers_are_adamw_with_the_papers_arguments(
 
     monkeypatch.setattr(torch.optim, "AdamW", Watched)
     router = RouterSettings("autoencoder", epochs=1, weight_decay=decay)
-    settings = Settings(epochs=1, weight_decay=decay, router=router)
+    settings = Settings.paper(epochs=1, weight_decay=decay, router=router)
     RememberingTransformer.from_backbone(backbone, settings).learn(make_task(0))
     arguments = {"betas": (0.9, 0.999), "weight_decay": decay}
     autoencoder, adapter = {"lr": 0.005, **arguments}, {"lr": 0.001, **arguments}

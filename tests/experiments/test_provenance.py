@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from remembering.experiments.methods import parse_options
-from remembering.experiments.provenance import command_words, portable_settings
+from remembering.experiments.provenance import command_words, commit, portable_settings
 from remembering.experiments.spec import Experiment, StreamSettings
 
 
@@ -29,6 +32,28 @@ def test_results_contain_no_paths_of_this_machine() -> None:
 def test_recorded_words_of_a_command(arguments: str, words: str) -> None:
     expected = (*words.split(), *(["--data", "PATH/y"] if "--data" in arguments else []))
     assert command_words("run", arguments.split()) == expected
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    command = ["git", "-C", str(folder), *names, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_the_code_is_recorded(tmp_path: Path) -> None:
+    module = tmp_path / "package" / "part" / "module.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("x = 1")
+    assert commit.__wrapped__(module) is None, "no repository"
+    git(tmp_path, "init")
+    assert commit.__wrapped__(module) is None, "a repository that does not contain the module"
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "a")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "notes.txt").write_text("outside of the package")
+    assert commit.__wrapped__(module) == head
+    module.write_text("x = 2")
+    assert commit.__wrapped__(module) == f"{head}+changes"
 
 
 def test_options_are_parsed() -> None:

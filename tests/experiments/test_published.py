@@ -45,7 +45,7 @@ def test_table_1_is_complete() -> None:
         ("cifar10-5", "E=3", 93.2, "Table 2"),
         ("cifar10-5", "E=2", 87.1, "Table 2"),
         ("cifar10-5", "M=256", 90.5, "Table 3"),
-        ("cifar10-5-capacity", "E=2", 87.1, "Table 2"),
+        ("paper/capacity", "E=2", 87.1, "Table 2"),
         ("cifar10-5", "E=3, M=128", 86.6, "Table 3"),
     ],
 )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from report.example import (
-    baselines,
-    compared_result,
-    make_result,
-    routing_result,
-    unit_result,
-)
+from report.example import baselines, make_result, published_model, unit_result
 
 from remembering import schema
 from remembering.errors import RememberingError
 from remembering.experiments.result import VERSION, RunResult, UnitResult, read_result, write_result
+from remembering.runtime import reading
 
 SCHEMA = schema.json_schema(RunResult)
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -56,10 +52,10 @@ def test_schema_is_valid() -> None:
     [
         make_result(1),
         make_result(50),
-        make_result(routing=routing_result(5, compared=compared_result(5))),
+        published_model(),
         *baselines(),
     ],
-    ids=["one task", "fifty tasks", "two routers", "joint", "finetune"],
+    ids=["one task", "fifty tasks", "published configuration", "joint", "finetune"],
 )
 def test_results_are_read_as_they_were_written(result: RunResult, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
@@ -87,6 +83,7 @@ def test_missing_key_is_named(key: str) -> None:
         (("units", "sample", "accuracy"), -0.1),
         (("units", "sample", "accuracy"), "much"),
         (("units", "sample", "matrix"), [["much"]]),
+        (("units", "sample", "answers"), ["much"]),
         (("routing", "router", "settings", "kind"), "magic"),
         (("routing", "oracle_after"), [2.0]),
         (("routing", "novelty"), 3),
@@ -107,6 +104,7 @@ def test_wrong_value_is_rejected(path: tuple[str, ...], value: Any) -> None:
     [
         (("routing", "oracle_after"), [1.0], r"routing\.oracle_after has 1 values for 5 tasks"),
         (("units", "sample", "matrix"), [[1.0]] * 5, r"units\.sample\.matrix has 1 values for 5"),
+        (("units", "sample", "answers"), [], r"units\.sample\.answers has 0 values for 5 tasks"),
         (("routing", "router", "scores"), [[1.0, 2.0]] * 5, r"router\.scores has 2 values for 5"),
         (("units", "batch"), document()["units"]["sample"], "routing unit 'batch' is unknown"),
         (("units",), {}, "at least one task and one routing unit"),
@@ -135,8 +133,39 @@ def test_files_that_cannot_be_read_are_named(text: str, message: str, tmp_path: 
         read_result(path)
 
 
+def test_equal_results_are_equal_compressed_files(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.json.gz" for i in range(2)]
+    for path in paths:
+        write_result(path, make_result())
+        assert read_result(path) == make_result()
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].read_bytes()[4:8] == bytes(4), "no time"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", gzip.compress(b"{}")[:-1], gzip.compress(b"{}") * 2, gzip.compress(b"[" * 100_000)],
+    ids=["not compressed", "cut", "twice", "nested"],
+)
+def test_damaged_records_are_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a-seed-0.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(RememberingError, match=f"{path} is not valid JSON"):
+        read_result(path)
+
+
+def test_a_record_is_not_decompressed_beyond_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_TEXT_BYTES", 1000)
+    path = tmp_path / "a-seed-0.json.gz"
+    path.write_bytes(gzip.compress(b'"' + b"a" * 1000 + b'"'))
+    with pytest.raises(RememberingError, match="at most 1,000 bytes"):
+        read_result(path)
+
+
 def test_missing_and_binary_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(RememberingError, match="cannot be read"):
+    with pytest.raises(RememberingError, match="does not exist"):
         read_result(tmp_path / "nowhere.json")
     (tmp_path / "results.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(RememberingError, match="not valid JSON"):
@@ -144,7 +173,7 @@ def test_missing_and_binary_files_are_named(tmp_path: Path) -> None:
 
 
 def test_summary_of_a_matrix_by_hand() -> None:
-    result = UnitResult.of([[0.9, None], [0.6, 0.8]])
+    result = UnitResult.of([[0.9, None], [0.6, 0.8]], [])
     assert (result.accuracy, result.average) == (pytest.approx(0.7), pytest.approx(0.8))
     assert result.accuracy_after == (0.9, pytest.approx(0.7))
     assert result.forgetting == pytest.approx(0.3)

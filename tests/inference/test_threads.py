@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 
 import torch
-from support import learned, make_task
+from support import TWO_LEVEL, learned, make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
 
 
 def test_every_answer_is_that_of_the_state_before_or_after(backbone: Backbone) -> None:
-    router = RouterSettings(feature_rank=2, feature_steps=2)
-    model = learned(backbone, 1, router=router)
+    model = learned(backbone, 1, **TWO_LEVEL)
     images = torch.cat([make_task(i).images for i in range(3)])
     states, predictions, stop = [model.state], [], threading.Event()
 

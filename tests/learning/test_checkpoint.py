@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from support import FAST, DiedError, Dying, learned, make_task, tensors
 
 from remembering.backbones.backbone import Backbone
-from remembering.learning.checkpoint import Checkpoint
+from remembering.learning.checkpoint import Checkpoint, digest
 from remembering.model import RememberingTransformer
+from remembering.runtime.tensors import decode_tensors
 
 
 @pytest.mark.parametrize("capacity", [None, 1])
@@ -71,6 +74,45 @@ def test_a_flipped_byte_counts_as_none(backbone: Backbone, tmp_path: Path) -> No
     checkpoint.path.write_bytes(data[:-9] + bytes([data[-9] ^ 64]) + data[-8:])
     again = learned(backbone, 1)
     again.learn(task, checkpoint=checkpoint)
+    one, two = tensors(learned(backbone, 2)), tensors(again)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def first_average(tensors: dict[str, torch.Tensor]) -> str:
+    return next(name for name in tensors if name.endswith(".exp_avg"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, m: m.update(step="-5"),
+        lambda t, m: m.update(step="five"),
+        lambda t, m: t.update({"parameter.0": t["parameter.0"].bfloat16()}),
+        lambda t, m: t.update({"parameter.0": t["parameter.0"][:1]}),
+        lambda t, m: t.update({first_average(t): torch.zeros(3)}),
+        lambda t, m: t.pop(first_average(t)),
+        lambda t, m: t.update({"optimizer.99.step": torch.zeros(())}),
+    ],
+    ids=["negative step", "step", "type", "shape", "state shape", "lost state", "more state"],
+)
+def test_hashes_that_are_consistent_are_not_enough(
+    change: Callable[[dict[str, torch.Tensor], dict[str, str]], object],
+    backbone: Backbone,
+    tmp_path: Path,
+) -> None:
+    """A file that does not fit the training run is ignored, whatever it claims."""
+    path, task = tmp_path / "progress.safetensors", make_task(1, ("a1", "b1"))
+    path.with_suffix(".left").write_text("1")
+    with pytest.raises(DiedError):
+        learned(backbone, 1).learn(task, checkpoint=Dying(path, steps=1))
+    stored, metadata = decode_tensors(path.read_bytes())
+    change(stored, metadata)
+    metadata["names"] = " ".join(stored)
+    if all(tensor.dtype != torch.bfloat16 for tensor in stored.values()):
+        metadata["sha256"] = digest(stored.values())
+    path.write_bytes(save(stored, metadata=metadata))
+    again = learned(backbone, 1)
+    again.learn(task, checkpoint=Checkpoint(path, steps=1))
     one, two = tensors(learned(backbone, 2)), tensors(again)
     assert all(torch.equal(one[key], two[key]) for key in one)
 

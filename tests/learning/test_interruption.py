@@ -6,7 +6,6 @@ the library. The long version, `make reliability`, samples more lines.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,16 +15,16 @@ from typing import Any
 
 import pytest
 import torch
-from support import make_task
+from support import make_task, sized
 from torch import Tensor
 
 import remembering
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings
 from remembering.model import RememberingTransformer
 
 PACKAGE = str(Path(remembering.__file__).parent)
-POINTS = 100 if os.environ.get("REMEMBERING_LONG") else 27
+POINTS = sized(27, 100, 100)
 """Lines per operation and exception."""
 PROBE = torch.cat([make_task(i).images for i in range(4)])
 Operation = Callable[[RememberingTransformer, Path], object]
@@ -44,6 +43,14 @@ def _observe(model: RememberingTransformer, folder: Path) -> object:
     return model.observe(make_task(1, ("a1", "b1")).images, ["a1"] * 6 + ["b1"] * 6, refine=True)
 
 
+def _add_class(model: RememberingTransformer, folder: Path) -> object:
+    return model.add_class("task 1", "new", make_task(3).images)
+
+
+def _remove_class(model: RememberingTransformer, folder: Path) -> object:
+    return model.remove_class("task 1", "a1")
+
+
 def _save(model: RememberingTransformer, folder: Path) -> object:
     if model.state.observed:
         model.flush(discard=True)
@@ -54,6 +61,8 @@ OPERATIONS: dict[str, Operation] = {
     "learn": _learn,
     "forget": _forget,
     "observe": _observe,
+    "add_class": _add_class,
+    "remove_class": _remove_class,
     "save": _save,
 }
 
@@ -105,9 +114,9 @@ def count_lines(operation: Operation, model: RememberingTransformer, folder: Pat
 @pytest.fixture(scope="module")
 def trained(backbone: Backbone) -> RememberingTransformer:
     """Two tasks under a capacity of one, with a logit correction and a pending task."""
-    router = RouterSettings(replay=8, feature_rank=2, feature_steps=2)
+    classifier = ClassifierSettings(replay=8)
     model = RememberingTransformer.from_backbone(
-        backbone, epochs=1, batch_size=12, capacity=1, memory=4, router=router
+        backbone, epochs=1, batch_size=12, capacity=1, memory=4, classifier=classifier
     )
     for number in range(2):
         model.learn(make_task(number, (f"a{number}", f"b{number}")))
@@ -177,8 +186,8 @@ def test_an_interrupted_logit_correction_leaves_the_task_unlearned(
 ) -> None:
     from remembering.routing import class_gaussians
 
-    router = RouterSettings(replay=8)
-    model = RememberingTransformer.from_backbone(backbone, epochs=1, batch_size=12, router=router)
+    classifier = ClassifierSettings(replay=8)
+    model = RememberingTransformer.from_backbone(backbone, epochs=1, classifier=classifier)
     model.learn(make_task(0))
     before = answers(model)
 

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import Settings
 from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.task import Task
 from remembering.errors import RememberingError
+from remembering.inference.classify import adapter_outputs
 from remembering.inference.predict import router_features
 from remembering.learning import observe
 from remembering.model import RememberingTransformer
+from remembering.routing.symmetric import restore
 from remembering.runtime.seeding import permutation
 
 BATCH = 40
@@ -33,9 +36,8 @@ def digits() -> list[tuple[Tensor, list[int]]]:
     ]
 
 
-def new_model(feature_rank: int = 0) -> RememberingTransformer:
-    router = RouterSettings(feature_rank=feature_rank, feature_steps=40)
-    return RememberingTransformer.from_backbone("bundled", epochs=4, lr=3e-3, router=router)
+def new_model() -> RememberingTransformer:
+    return RememberingTransformer.from_backbone("bundled", epochs=4, lr=3e-3)
 
 
 def feed(model: RememberingTransformer, images: Tensor, labels: list[int]) -> list[int]:
@@ -83,23 +85,36 @@ def test_a_recurring_task_is_recognised_and_gets_no_adapter(
     prediction = observed.observe(images[120:], labels[120:])
     assert prediction.recognised == {observed.tasks[1].name: 60}
     assert (prediction.learned, prediction.waiting) == ((), 0)
-    assert len(observed.state.adapters) == 3
+    assert len(observed.state.adapters) == 1, "all digits are of one domain"
 
 
 def test_refining_adds_to_the_sums_as_if_it_had_been_there(
     digits: list[tuple[Tensor, list[int]]],
 ) -> None:
+    """Those of the router and those of the classifier, in which flipped images count, too."""
     images, labels = digits[0]
     model = new_model()
     feed(model, images[:120], labels[:120])
     model.flush()
-    targets = torch.tensor([model.tasks[0].classes.index(label) for label in labels])
-    whole = model.state.router.fit(
-        router_features(model.state, model.backbone, images), targets, torch.Generator()
-    )
-    model.observe(images[120:], labels[120:], refine=True)
-    torch.testing.assert_close(model.state.router.experts[0]["sums"], whole["sums"])
-    torch.testing.assert_close(model.state.router.shared["scatter"], whole["scatter"])
+    before = model.state
+    more, targets = images[120:], torch.tensor([before.tasks[0].classes.index(i) for i in labels])
+    model.observe(more, labels[120:], refine=True)
+    after, outputs = model.state, adapter_outputs(before, model.backbone, more, 0)
+    views = [view for view in (outputs.plain, outputs.flipped) if view is not None]
+    for old, new, seen in (
+        (before.router, after.router, [router_features(before, model.backbone, more)]),
+        (before.classifiers[0], after.classifiers[0], views),
+    ):
+        for label in (0, 1):
+            own = targets[120:] == label
+            added = sum(view[own].double().sum(0) for view in seen)
+            sums = [part.experts[0]["sums"][label].double() for part in (old, new)]
+            torch.testing.assert_close(sums[1], sums[0] + added, rtol=1e-5, atol=1e-4)
+            counts = [part.experts[0]["counts"][label] for part in (old, new)]
+            assert counts[1] - counts[0] == int(own.sum()) * len(seen)
+        spread = [restore(part.shared).diagonal() for part in (old, new)]
+        assert (spread[1] >= spread[0] * (1 - 1e-5)).all(), "more images, more scatter"
+    assert after.tasks[0].images == 180
 
 
 def test_blurred_boundaries_cost_no_class(digits: list[tuple[Tensor, list[int]]]) -> None:
@@ -153,18 +168,6 @@ def test_a_single_class_waits_for_company(digits: list[tuple[Tensor, list[int]]]
     with pytest.raises(RememberingError, match="cannot be learned yet"):
         model.flush()
     assert model.observe(images[rows], [labels[0]] * 10).waiting == 20
-
-
-def test_a_feature_adapter_trained_meanwhile_does_not_split_tasks(
-    digits: list[tuple[Tensor, list[int]]],
-) -> None:
-    """The first task trains it while the second waits: its features are then recomputed."""
-    model = new_model(feature_rank=8)
-    for images, labels in digits:
-        feed(model, images, labels)
-    model.flush()
-    assert [set(record.classes) for record in model.tasks] == [set(part) for _, part in digits]
-    assert [record.images for record in model.tasks] == [180, 180, 180]
 
 
 def test_one_class_after_another_makes_tasks(digits: list[tuple[Tensor, list[int]]]) -> None:
@@ -242,9 +245,7 @@ def test_a_rare_label_waits_without_harm_and_can_be_let_go(
 
 def test_labels_of_a_forgotten_task_are_new_again(digits: list[tuple[Tensor, list[int]]]) -> None:
     """Also if another task keeps the adapter that knew them."""
-    model = RememberingTransformer.from_backbone(
-        "bundled", epochs=1, capacity=1, memory=8, router=RouterSettings(feature_rank=0)
-    )
+    model = new_model()
     for name, (images, labels) in zip("ab", digits[:2], strict=True):
         model.learn(Task(name, images[:40], labels[:40]))
     model.forget("a")
@@ -255,9 +256,31 @@ def test_labels_of_a_forgotten_task_are_new_again(digits: list[tuple[Tensor, lis
 def test_refining_what_cannot_be_refined_is_refused_at_once(
     digits: list[tuple[Tensor, list[int]]],
 ) -> None:
-    router = RouterSettings(kind="subspace")
-    model = RememberingTransformer.from_backbone("bundled", router=router)
+    model = RememberingTransformer.from_backbone("bundled", Settings.paper())
     images, labels = digits[0]
     with pytest.raises(RememberingError, match="cannot be refined"):
         model.observe(images[:20], labels[:20], refine=True)
     assert model.observe(images[:20], labels[:20]).waiting == 20
+
+
+def test_a_batch_that_fails_is_not_counted(
+    digits: list[tuple[Tensor, list[int]]], tmp_path: Path
+) -> None:
+    """Refining again, after a damaged file was replaced, counts every image once."""
+    images, labels = digits[0]
+    model = new_model()
+    feed(model, images[:120], labels[:120])
+    model.flush()
+    paths = [tmp_path / f"{i}.png" for i in range(40)]
+    for path, image in zip(paths, images[120:160], strict=True):
+        Image.fromarray(image[0].numpy()).save(path)
+    good = paths[-1].read_bytes()
+    paths[-1].write_bytes(good[:40])
+    before = model.state
+    with pytest.raises(RememberingError, match=r"39\.png"):
+        model.observe(paths, labels[120:160], refine=True)
+    assert model.state is before
+    paths[-1].write_bytes(good)
+    counts = before.router.experts[0]["counts"].sum()
+    model.observe(paths, labels[120:160], refine=True)
+    assert model.state.router.experts[0]["counts"].sum() == counts + 40

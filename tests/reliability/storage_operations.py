@@ -12,7 +12,7 @@ import torch
 from support import make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import Settings
 from remembering.errors import StorageError
 from remembering.learning.checkpoint import NAME, Checkpoint
 from remembering.model import RememberingTransformer
@@ -73,11 +73,9 @@ OPERATIONS = {f.__name__: f for f in (learn, forget, observe, flush, save)}
 
 
 def make_model(backbone: Backbone, folder: Path) -> None:
-    """Save two tasks under a capacity of one, so that learning fuses and files are removed."""
-    router = RouterSettings(feature_rank=2, feature_steps=2, layers=(1, 3))
-    model = RememberingTransformer.from_backbone(
-        backbone, epochs=2, batch_size=12, capacity=1, memory=4, router=router
-    )
+    """Save two tasks that share an adapter, with replay images and shares of the statistics."""
+    settings = Settings(epochs=1, batch_size=12, rank=1, capacity=1, memory=4)
+    model = RememberingTransformer.from_backbone(backbone, settings)
     for number in range(2):
         model.learn(make_task(number, (f"a{number}", f"b{number}")))
         model.save(folder)
@@ -100,10 +98,13 @@ def digest(folder: Path) -> str:
 
 def _tensors(model: RememberingTransformer) -> Iterator[torch.Tensor]:
     state = model.state
-    for part in (state.router.shared, *state.router.experts.values()):
-        yield from (part[name] for name in sorted(part))
-    for number, adapter in state.adapters.items():
-        yield from (adapter.a, adapter.b, state.heads[number].weight, state.heads[number].bias)
+    for router in (state.router, *state.classifiers.values()):
+        for part in (router.shared, *router.experts.values()):
+            yield from (part[name] for name in sorted(part))
+    for domain in state.domains.values():
+        yield from vars(domain).values()
+    for adapter in state.adapters.values():
+        yield from (adapter.a, adapter.b)
     yield from (memory.images for memory in state.memories.values())
 
 

@@ -2,7 +2,7 @@
 
 In the manner of SQLite's tests: the process ends, or the operation raises ENOSPC, EIO or
 KeyboardInterrupt. Afterwards the folder holds the state before or after, and the operation can be
-repeated. `make test` tries points at even distances; REMEMBERING_LONG=1 tries all of them.
+repeated. `make test` tries points at even distances; REMEMBERING_LONG=full tries all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import forked
+from support import forked, sized
 
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
@@ -25,7 +25,7 @@ from remembering.storage.verify import verify
 from .storage_operations import OPERATIONS, Session, digest, fresh, make_model, target
 
 pytestmark = pytest.mark.reliability
-POINTS = None if os.environ.get("REMEMBERING_LONG") else 12
+POINTS = sized(12, 40, None)
 """Points for each operation and kind of failure; None for all."""
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir")
 STEPS = ("observe", "flush")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support import sized
 
 from remembering.data.sources import load
 
 pytestmark = pytest.mark.reliability
-KILLS = 30 if os.environ.get("REMEMBERING_LONG") else 6
+KILLS = sized(6, 12, 30)
 OPTIONS = {
     "--save-steps": 1,
     "--per-class": 30,
@@ -25,7 +26,6 @@ OPTIONS = {
     "--epochs": 3,
     "--capacity": 3,
     "--memory": 20,
-    "--router.feature-steps": 20,
 }
 RUN = ["run", "digits-5", "--resume", *(str(x) for pair in OPTIONS.items() for x in pair)]
 
@@ -94,8 +94,6 @@ def test_a_killed_learn_goes_on_with_the_same_bits(tmp_path: Path) -> None:
             "20",
             "--save-steps",
             "1",
-            "--router.feature-steps",
-            "8",
         )
         program = [sys.executable, "-m", "remembering", "learn"]
         return [*program, str(model), str(tmp_path / "digits"), "--batch-size", "8", *options]

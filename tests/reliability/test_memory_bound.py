@@ -19,7 +19,7 @@ from remembering.runtime.mmap_buffer import MmapBuffer
 pytestmark = pytest.mark.reliability
 MEGABYTE = 1024**2
 IMAGES, SIDE = 6000, 96
-ALLOWED = 40 * MEGABYTE
+ALLOWED = 80 * MEGABYTE  # half of the data set; the test of flips reads 1,024 images
 # What is freed goes back to the system at once, so that what is measured is what is held.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
@@ -30,7 +30,7 @@ import sys, threading
 import datasets, torch
 from remembering.inference import encoding
 from remembering.runtime import mmap_buffer as rows
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.model import RememberingTransformer
 from remembering.data.task import Task
 
@@ -43,8 +43,10 @@ def own_memory():
 
 def model():
     layers = tuple(map(int, sys.argv[4].split()))
-    router = RouterSettings(sys.argv[2], layers, sys.argv[3], feature_rank=0, epochs=1)
+    router = RouterSettings(sys.argv[2], layers, sys.argv[3], epochs=1)
     settings = {"epochs": 1, "batch_size": 32, "first_layer": 5, "router": router}
+    if sys.argv[2] == "autoencoder":
+        settings |= {"adapters": "task", "classifier": ClassifierSettings("head")}
     return RememberingTransformer.from_backbone("bundled", **settings)
 
 task = Task.from_dataset(datasets.load_from_disk(sys.argv[1]), "large")
@@ -92,7 +94,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize("router", ["gaussian pooled 3 6", "autoencoder flat 0"])
+@pytest.mark.parametrize("router", ["gaussian moments 1 2", "autoencoder flat 0"])
 def test_a_dataset_larger_than_memory_is_learned(router: str, large: Path, tmp_path: Path) -> None:
     size = sum(path.stat().st_size for path in large.glob("*.arrow"))
     assert size > 3 * ALLOWED  # as it is stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from support import FAST, learned, make_task
+from support import FAST, learned, make_task, sized
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.decoding import read_image
@@ -19,7 +18,7 @@ from remembering.model import RememberingTransformer
 from remembering.storage.verify import verify
 
 pytestmark = pytest.mark.reliability
-MANY = 10 if os.environ.get("REMEMBERING_LONG") else 1
+MANY = sized(1, 3, 10)
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import sized
 
 from remembering.backbones.backbone import Backbone
 from remembering.model import RememberingTransformer
@@ -24,7 +25,7 @@ from remembering.model import RememberingTransformer
 from .storage_operations import OPERATIONS, Session, digest, fresh, make_model, target
 
 pytestmark = pytest.mark.reliability
-RANDOM_STATES = 8 if os.environ.get("REMEMBERING_LONG") else 1
+RANDOM_STATES = sized(1, 8, 8)
 """Random choices of unsynced changes for each moment, besides none and all of them."""
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import learned, make_task
+from support import learned, make_task, sized
 
 from remembering.backbones.backbone import Backbone
-from remembering.inference.predict import adapter_logits
+from remembering.inference.classify import adapter_outputs
 from remembering.model import RememberingTransformer
 from remembering.storage.manifest import read_manifest
 from remembering.storage.verify import verify
 
 pytestmark = pytest.mark.reliability
-TASKS = 300 if os.environ.get("REMEMBERING_LONG") else 80
+TASKS = sized(80, 300, 300)
 
 
 def resident() -> int:
@@ -48,7 +48,7 @@ def test_many_tasks(capacity: int | None, backbone: Backbone, tmp_path: Path) ->
     for number in range(TASKS):
         started = time.process_time()
         model.learn(make_task(number, (f"a{number}", f"b{number}"), per_class=3))
-        logits[number] = adapter_logits(model.state, backbone, probe.images, number)
+        logits[number] = adapter_outputs(model.state, backbone, probe.images, number).plain
         model.save(tmp_path)
         seconds.append(time.process_time() - started)
         assert len(read_manifest(tmp_path).tasks) == number + 1
@@ -67,7 +67,7 @@ def test_many_tasks(capacity: int | None, backbone: Backbone, tmp_path: Path) ->
     early, late = statistics.median(seconds[20:50]), statistics.median(seconds[-30:])
     assert late < 3 * early + 0.02, f"{late:.3f} s per task after {early:.3f} s"
     for number in model.state.adapters:
-        again = adapter_logits(model.state, backbone, probe.images, number)
+        again = adapter_outputs(model.state, backbone, probe.images, number).plain
         assert torch.equal(again, logits[number])
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from remembering.config import RouterSettings, Settings
+from remembering.evaluation.scores import AnswerSummary
 from remembering.experiments.result import (
     RESULTS,
     VERSION,
-    ComparedRouterResult,
     MethodInfo,
     NoveltyResult,
     RouterResult,
@@ -27,6 +27,13 @@ from remembering.learner import Footprint
 UNITS = {"sample": 0.61, "group_32": 0.87, "group_128": 0.95, "task": 0.97}
 ROUTED = {"sample": 0.62, "group_32": 0.88, "group_128": 0.96, "task": 1.0}
 PAPER = RouterSettings(kind="autoencoder", layers=(0,), tokens="mean")
+GAUSSIAN = RouterResult(
+    RouterSettings(layers=(1, 2), tokens="moments"),
+    "negative log-likelihood",
+    ((-1.0, 2.0), (3.0, -4.0)),
+)
+"""The default router after two tasks."""
+ANSWERS = AnswerSummary.of([0, 0, 1], [0, 0, 0])
 
 
 def falling(start: float, end: float, tasks: int) -> tuple[float, ...]:
@@ -40,31 +47,23 @@ def unit_result(
     """Return a result whose matrix has the same accuracy for all tasks."""
     tasks = len(after)
     matrix = [[value if j <= i else None for j in range(tasks)] for i, value in enumerate(after)]
-    result = UnitResult.of(matrix, routed)
+    result = UnitResult.of(matrix, [ANSWERS] * tasks, routed)
     measured = tasks > 1 and None not in after
     return replace(result, forgetting=forgetting if measured else None)
 
 
-def routing_result(tasks: int, router: RouterSettings = PAPER, **changes: Any) -> RoutingResult:
+def routing_result(tasks: int, **changes: Any) -> RoutingResult:
     """Return measurements of routing; keyword arguments replace fields."""
     scores = tuple(
         tuple(0.20 + 0.07 * abs(i - j) + 0.01 * j for j in range(tasks)) for i in range(tasks)
     )
     result = RoutingResult(
-        router=RouterResult(router, "reconstruction error", scores),
+        router=RouterResult(PAPER, "reconstruction error", scores),
         oracle_after=falling(1.0, 0.98, tasks),
         ablated_after=falling(1.0, 0.44, tasks),
-        router_alone_after=(None,) * tasks,
         novelty=NoveltyResult(0.05, (0.05,) * tasks, (*(0.9,) * (tasks - 1), None)),
     )
     return replace(result, **changes)
-
-
-def compared_result(tasks: int, sample: float = 0.3) -> ComparedRouterResult:
-    """Return a second router's result."""
-    units = {"sample": unit_result(falling(1.0, sample, tasks), 0.31)}
-    scores = tuple(tuple(float(i != j) for j in range(tasks)) for i in range(tasks))
-    return ComparedRouterResult(PAPER, "reconstruction error", scores, units)
 
 
 def make_config(method: str = "model", seed: int = 0, **changes: Any) -> RunConfig:
@@ -127,6 +126,25 @@ def make_baseline(
     result = make_result(len(after), seed, routing=None, **changes)
     tasks = tuple(replace(task, adapter=None) for task in result.tasks)
     return replace(result, config=replace(result.config, method=name), tasks=tasks)
+
+
+def published_model(seed: int = 0, tasks: int = 5, **changes: Any) -> RunResult:
+    """Return the result of the paper's configuration, run beside a model."""
+    units = {
+        "sample": unit_result(falling(1.0, 0.3, tasks), 0.31),
+        "task": unit_result(falling(1.0, 0.9, tasks), 1.0),
+    }
+    scores = tuple(tuple(float(i != j) for j in range(tasks)) for i in range(tasks))
+    router = RouterResult(PAPER, "reconstruction error", scores)
+    result = make_result(
+        tasks,
+        seed,
+        method=MethodInfo("Ours, as published", "A paper", "adapters", "Ours"),
+        units=units,
+        routing=routing_result(tasks, router=router),
+        **changes,
+    )
+    return replace(result, config=replace(result.config, method="ours-published"))
 
 
 def baselines(seed: int = 0, tasks: int = 5, **changes: Any) -> list[RunResult]:

@@ -62,18 +62,34 @@ def test_table_is_sorted_and_averaged(results: list[RunResult]) -> None:
     assert [row[0] for row in table.rows] == ["Ours (task)", "Joint", "LwF", "Ours (sample)"]
     assert table.rows[2][1:] == (
         "50.0 ± 14.1",
+        "8.0 kB",
         "70.0 ± 7.1",
         "10.0 ± 0.0",
         "1,000",
         "2,000",
         "200",
-        "8.0 kB",
         "3.5",
         "100",
         "54.7 ± 1.18",
     )
-    assert table.rows[1][1:4] == ("80.0 (1 of 2 seeds)", "–", "–")
+    assert table.rows[1][1:5] == ("80.0 (1 of 2 seeds)", "8.0 kB", "–", "–")
     assert "seeds 0, 1" in table.caption
+
+
+def test_differences_to_ours_are_paired_by_seed() -> None:
+    ours = [result("ours", [0.9, value], seed) for seed, value in enumerate((0.6, 0.7, 0.9))]
+    lwf = [result("lwf", [0.9, value], seed) for seed, value in enumerate((0.5, 0.7))]
+    single = result("ewc", [0.9, 0.8], 1)
+    unpaired = result("si", [0.9, 0.8], 1, data_sha256="another")
+    table = comparison_table(compared(*ours, *lwf, single, unpaired))
+    assert table.headers[2] == "Minus ours (points)"
+    # LwF: -10 and 0 points, mean -5, deviation 7.1
+    assert {row[0]: row[2] for row in table.rows} == {
+        "OURS": "–",
+        "LWF": "−5.0 ± 7.1",
+        "EWC": "+10.0",
+        "SI": "–",
+    }
 
 
 def test_the_papers_own_number_is_shown_only_beside_its_unit(results: list[RunResult]) -> None:
@@ -152,7 +168,7 @@ def test_page_of_a_comparison_alone(results: list[RunResult], tmp_path: Path) ->
 def test_markdown(results: list[RunResult], tmp_path: Path) -> None:
     text = results_markdown([write_comparison(tmp_path / "compare", results)])
     assert "## Comparison of methods" in text
-    assert "| LwF | 50.0 ± 14.1 | 70.0 ± 7.1 |" in text
+    assert "| LwF | 50.0 ± 14.1 | 8.0 kB | 70.0 ± 7.1 |" in text
 
 
 def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
-from remembering.experiments.result import RunResult
+from remembering.experiments.result import RouterResult, RunResult
 from remembering.report.collect import collect, group_runs
 from remembering.report.groups import Group, Seeds, Statistic, find_results
 
@@ -36,7 +36,7 @@ def test_find_looks_below_and_lists_each_run_once(write_run: WriteRun) -> None:
 
 
 def test_find_names_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(RememberingError, match=r"no results\.json in .*empty"):
+    with pytest.raises(RememberingError, match=r"no results\.json and no record in .*empty"):
         find_results([tmp_path / "empty"])
 
 
@@ -167,5 +167,6 @@ def test_settings_contain_what_an_accuracy_needs() -> None:
     assert group(make_result(1)).settings == (
         "backbone bundled, data digits at 28×28 px, 1 task, router autoencoder on layer 0, seed 0"
     )
-    result = make_result(1, routing=routing_result(1, RouterSettings(layers=(4, 8))))
+    router = RouterResult(RouterSettings(layers=(4, 8)), "negative log-likelihood", ((0.0,),))
+    result = make_result(1, routing=routing_result(1, router=router))
     assert "router gaussian on layers 4, 8, seed 0" in group(result).settings

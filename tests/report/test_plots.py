@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from remembering.config import RouterSettings
 from remembering.errors import RememberingError
-from remembering.experiments.result import RouterResult, RunResult
+from remembering.experiments.result import RunResult
 from remembering.report import plots
 from remembering.report.collect import group_runs
 from remembering.report.figure import save, svg
 from remembering.report.groups import Group
 
-from .example import baselines, compared_result, make_result, routing_result, unit_result
+from .example import GAUSSIAN, baselines, make_result, published_model, routing_result, unit_result
 
 
 def group(*results: RunResult) -> Group:
@@ -51,9 +50,9 @@ def renamed(result: RunResult, name: str) -> RunResult:
         [make_result(seed=0), make_result(seed=1)],
         [make_result(1)],
         [make_result(50)],
-        [make_result(routing=routing_result(5, compared=compared_result(5)))],
+        [make_result(), published_model(), *baselines()],
     ],
-    ids=["baselines", "two seeds", "one task", "fifty tasks", "two routers"],
+    ids=["baselines", "two seeds", "one task", "fifty tasks", "published configuration"],
 )
 def test_every_figure_is_drawn(results: list[RunResult], tmp_path: Path) -> None:
     found = group(*results)
@@ -85,6 +84,13 @@ def test_curves_name_every_line() -> None:
         assert label in shown
 
 
+def test_curves_name_the_units_of_the_published_configuration() -> None:
+    (axes,) = plots.accuracy_curves(group(make_result(), published_model())).axes
+    ends = {line.get_label(): np.asarray(line.get_ydata(), dtype=float)[-1] for line in axes.lines}
+    assert ends["Ours, as published"] == pytest.approx(30)
+    assert ends["Ours, as published (task)"] == pytest.approx(90)
+
+
 def test_curve_shows_the_mean_in_percent() -> None:
     results = [
         make_result(2, seed, units={"sample": unit_result([1.0, end])})
@@ -105,12 +111,16 @@ def test_heatmap_is_scaled_in_each_row_before_seeds_are_averaged() -> None:
 
 
 def test_heatmap_names_the_score_of_the_router() -> None:
-    router = RouterResult(
-        RouterSettings(layers=(2,)), "negative log-likelihood", ((-1.0, 2.0), (3.0, -4.0))
-    )
-    result = make_result(2, routing=replace(routing_result(2), router=router))
+    result = make_result(2, routing=routing_result(2, router=GAUSSIAN))
     shown = texts(svg(plots.score_heatmap(group(result))))
     assert "negative log-likelihood, 0–1 per row" in shown
+
+
+def test_heatmap_shows_the_papers_router_if_it_was_run() -> None:
+    result = make_result(2, routing=routing_result(2, router=GAUSSIAN))
+    shown = texts(svg(plots.score_heatmap(group(result, published_model(tasks=2)))))
+    assert "reconstruction error, 0–1 per row" in shown
+    assert [text for text in shown if text in ("0.00", "1.00")] == ["0.00", "1.00", "1.00", "0.00"]
 
 
 def test_heatmap_names_tasks_only_if_they_are_the_same_for_every_seed() -> None:

@@ -20,7 +20,7 @@ from remembering.report.tables import (
     units_table,
 )
 
-from .example import baselines, compared_result, make_result, routing_result, unit_result
+from .example import GAUSSIAN, baselines, make_result, published_model, routing_result, unit_result
 
 
 def group(*results: RunResult) -> Group:
@@ -56,18 +56,18 @@ def test_units_table_of_one_seed() -> None:
         assert fact in table.caption
 
 
-def test_a_second_router_has_its_own_columns() -> None:
-    result = make_result(routing=routing_result(5, compared=compared_result(5, 0.3)))
-    table = units_table(group(result))
-    assert column(table, "Accuracy, autoencoder router (%)")["sample"] == "30.0"
-    assert column(table, "Routing accuracy, autoencoder router (%)")["sample"] == "31.0"
-    assert column(table, "Accuracy, autoencoder router (%)")["task"] == "–"
+def test_the_published_configuration_has_a_row_per_unit() -> None:
+    table = units_table(group(make_result(), published_model()))
+    assert table.rows[-2:] == (
+        ("Ours, as published", "30.0", "31.0", "12.3", "–"),
+        ("Ours, as published (task)", "90.0", "100.0", "–", "–"),
+    )
 
 
-def test_router_alone_is_shown_if_it_was_measured() -> None:
-    result = make_result(2, routing=routing_result(2, router_alone_after=(0.9, 0.7)))
-    table = units_table(group(result))
-    assert column(table, "Accuracy (%)")["router alone"] == "70.0"
+def test_numbers_of_the_paper_are_shown_only_beside_its_router() -> None:
+    table = units_table(group(make_result(2, routing=routing_result(2, router=GAUSSIAN))))
+    assert "Paper (%)" not in table.headers
+    assert "ViT-B/16" not in table.note
 
 
 def test_several_seeds_show_their_deviation() -> None:

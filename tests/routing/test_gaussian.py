@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.routing import class_gaussians, gaussian
 from remembering.routing.class_gaussians import TEMPERATURES, ClassGaussians
+from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.gaussian import GaussianRouter
 
 
@@ -34,15 +35,24 @@ def learned(*tasks: tuple[Tensor, Tensor]) -> GaussianRouter:
     return router
 
 
+def learned_from_all(*tasks: tuple[Tensor, Tensor]) -> GaussianRouter:
+    """Without calibration images, so that the sums are those of all images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gaussian, "CALIBRATION_SHARE", 10**9)
+        patch.setattr(gaussian, "CALIBRATION_MIN", 0)
+        return learned(*tasks)
+
+
 def covariance(tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
     """The shrunk covariance, image by image."""
+    c = RouterSettings().shrinkage
     residuals = [
-        (x[y == c].double() - x[y == c].double().mean(0)) for x, y in tasks for c in y.unique()
+        (x[y == k].double() - x[y == k].double().mean(0)) for x, y in tasks for k in y.unique()
     ]
     r = torch.cat(residuals)
     n, dim = r.shape
     scatter = r.mT @ r
-    return (scatter + dim * (scatter.diagonal() / n).diag()) / (n + dim)
+    return (scatter + c * dim * (scatter.diagonal() / n).diag()) / (n + c * dim)
 
 
 @settings(max_examples=25)
@@ -52,46 +62,38 @@ def test_logits_are_those_of_gaussians_with_one_covariance(classes: list[int]) -
     x = torch.randn(7, 5)
     means = torch.stack([a[b == c].double().mean(0) for a, b in tasks for c in b.unique()])
     gaussians = [torch.distributions.MultivariateNormal(mean, covariance(tasks)) for mean in means]
-    router = learned(*tasks)
+    router = learned_from_all(*tasks)
     temperature = router._gaussians.temperature
     densities = torch.stack([g.log_prob(x.double()) for g in gaussians], dim=1)
     expected = (densities / temperature).log_softmax(1)
-    torch.testing.assert_close(router.class_logits(x).log_softmax(1), expected)
+    found = router.class_logits(x).log_softmax(1)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=5e-2)  # scatter in half precision
 
 
 def test_the_order_of_tasks_and_of_images_does_not_matter() -> None:
     tasks = [data(i, 3) for i in range(3)]
     x = torch.randn(9, 5)
     mixed = [(a[o], b[o]) for a, b in tasks for o in [torch.randperm(len(a))]]
-    expected = learned(*tasks)._covariance.factor
-    for other in (learned(*mixed), learned(*tasks[::-1])):
-        torch.testing.assert_close(other.shared, learned(*tasks).shared)
+    expected = learned_from_all(*tasks)._covariance.factor
+    for other in (learned_from_all(*mixed), learned_from_all(*tasks[::-1])):
         assert other.scores(x).shape == (9, 3)
-        torch.testing.assert_close(other._covariance.factor, expected)
+        torch.testing.assert_close(other._covariance.factor, expected, rtol=1e-2, atol=1e-3)
 
 
-def test_leaving_one_out_in_closed_form_equals_leaving_it_out() -> None:
-    """The prior's diagonal alone is not updated: with little weight it makes no difference."""
-    tasks = [data(i, 3, per_class=200) for i in range(2)]
-    whole = learned(*tasks)
-    chosen = (
-        whole.experts[0]["calibration_features"].double(),
-        whole.experts[0]["calibration_targets"],
-    )
-    gaussians = whole._gaussians
-    x, own = chosen[0][:5], chosen[1][:5]
-    closed = gaussians.covariance.leave_one_out_distances(
-        x, gaussians._whitened, own, gaussians.counts[own]
-    )
-    (a, b), rest = tasks[0], tasks[1:]
-    for i in range(5):
-        same = (a.half().double() == x[i]).all(1)
-        assert same.sum() == 1
-        without = [(a[~same], b[~same]), *rest]
-        again = learned(*without)._gaussians
-        difference = x[i] - again.means
-        plain = (difference @ torch.linalg.inv(covariance(without)) * difference).sum(1)
-        torch.testing.assert_close(closed[i], plain, rtol=5e-3, atol=1e-3)
+def test_calibration_images_are_not_part_of_the_sums() -> None:
+    x, y = data(0, 3, per_class=40)
+    router = learned((x, y))
+    expert = router.experts[0]
+    held_out = len(expert["calibration_targets"])
+    assert held_out == 20
+    assert float(expert["counts"].sum()) == 120 - held_out
+    total = expert["sums"].sum(0) + expert["calibration_features"].double().sum(0)
+    torch.testing.assert_close(total, x.double().sum(0), rtol=1e-2, atol=0.1)
+
+
+def test_every_class_keeps_two_images() -> None:
+    x, y = data(0, 4, per_class=2)
+    assert learned((x, y)).experts[0]["counts"].tolist() == [2.0] * 4
 
 
 @settings(max_examples=25)
@@ -132,11 +134,11 @@ def test_many_tasks_are_not_compared_at_each(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_calibration_samples_from_very_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [data(i, 2) for i in range(30)]
+    tasks = [data(i, 2, per_class=24) for i in range(30)]
     router = learned(*tasks)
     x, own, distances = router._gaussians._calibration
-    assert x.shape == (30 * 16, 5)  # all that were kept
-    assert distances.shape == (30 * 16, 60)
+    assert x.shape == (30 * 8, 5)  # a sixth of each task
+    assert distances.shape == (30 * 8, 60)
     monkeypatch.setattr(gaussian, "CALIBRATION_MAX", 40)
     router = GaussianRouter(router.settings, router.experts, router.shared)
     x, own, distances = router._gaussians._calibration
@@ -153,7 +155,7 @@ def test_false_alarms_come_at_the_requested_rate() -> None:
     def draw(labels: Tensor) -> Tensor:
         return means[labels] + torch.randn(len(labels), dim, generator=rng)
 
-    y = torch.arange(3).repeat_interleave(25)
+    y = torch.arange(3).repeat_interleave(200)
     router = learned((draw(y), y), (draw(y + 3), y))
     fresh = torch.arange(6).repeat_interleave(200)
     for rate in (0.05, 0.2):
@@ -169,7 +171,7 @@ def test_features_that_never_vary_do_no_harm() -> None:
     assert (router.class_logits(constant).argmax(1) == y).float().mean() > 0.9
 
 
-def skewed(task: int, per_class: int = 60) -> tuple[Tensor, Tensor]:
+def skewed(task: int, per_class: int = 360) -> tuple[Tensor, Tensor]:
     """Classes that differ in spread as well, which one covariance cannot say."""
     rng = torch.Generator().manual_seed(task)
     targets = torch.arange(2).repeat_interleave(per_class)
@@ -178,8 +180,8 @@ def skewed(task: int, per_class: int = 60) -> tuple[Tensor, Tensor]:
     return centres[targets] + spread * torch.randn(len(targets), 2, generator=rng), targets
 
 
-def corrected(replay: int) -> GaussianRouter:
-    router = GaussianRouter(RouterSettings(replay=replay))
+def corrected(replay: int) -> GaussianClassifier:
+    router = GaussianClassifier(ClassifierSettings(replay=replay))
     for number in range(4):
         x, y = skewed(number)
         expert = router.fit(x, y, torch.Generator().manual_seed(0))
@@ -199,8 +201,14 @@ def test_the_logit_correction_improves_boundaries() -> None:
 
 
 def test_kept_vectors_are_as_many_as_asked_for() -> None:
-    assert [len(e["calibration_features"]) for e in corrected(100).experts.values()] == [100] * 4
-    assert [len(e["calibration_features"]) for e in corrected(0).experts.values()] == [64] * 4
+    kept = [len(expert["calibration_features"]) for expert in corrected(100).experts.values()]
+    assert kept == [120, 100, 100, 100], "at least as many as calibration needs"
+    assert [len(e["calibration_features"]) for e in corrected(0).experts.values()] == [
+        120,
+        20,
+        20,
+        20,
+    ]
 
 
 def test_removing_a_task_keeps_the_correction_of_the_others() -> None:
@@ -208,10 +216,12 @@ def test_removing_a_task_keeps_the_correction_of_the_others() -> None:
     before = router.class_logits(x)
     router = router.without_expert(1)
     torch.testing.assert_close(router.class_logits(x), before[:, [0, 1, 4, 5, 6, 7]])
-    copy = GaussianRouter(router.settings, router.experts, router.shared)
+    copy = GaussianClassifier(router.settings, router.experts, router.shared)
     assert torch.equal(copy.class_logits(x), router.class_logits(x))
 
 
 def test_only_gaussians_have_a_logit_correction() -> None:
-    with pytest.raises(RememberingError, match=r"router\.replay requires router\.kind = gaussian"):
-        RouterSettings(kind="subspace", replay=10)
+    with pytest.raises(
+        RememberingError, match=r"classifier\.replay and classifier\.layers require"
+    ):
+        ClassifierSettings(kind="head", replay=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -271,3 +272,23 @@ def test_labels_become_integers_where_the_model_has_integers(
         body = {"name": "wrong", "classes": classes(2, ("x", "y"))}
         assert "integers" in problem(client.post("/v1/learn", json=body), 422)
         assert client.get("/v1/model").json()["classes"] == [0, 1, 2, 3]
+
+
+def test_a_stopping_server_ends_event_streams(folder: Path) -> None:
+    """Otherwise they would delay the shutdown until they are cut off."""
+    lines: list[str] = []
+    begun = threading.Event()
+
+    def listen(url: str) -> None:
+        with httpx.stream("GET", f"{url}v1/events", timeout=30) as response:
+            for line in response.iter_lines():
+                lines.append(line)
+                begun.set()
+        lines.append("end")
+
+    with running(folder) as client:
+        listener = threading.Thread(target=listen, args=(str(client.base_url),))
+        listener.start()
+        assert begun.wait(30)
+    listener.join(30)
+    assert lines[-1] == "end", "the stream was cut off"

@@ -1,6 +1,7 @@
 """A server in a process of its own: killed at random moments, and sent random requests.
 
-`REMEMBERING_LONG=1` sends 5,000 generated requests instead of a few hundred.
+`REMEMBERING_LONG=full` sends 5,000 generated requests and 5,000 mutated images instead of a few
+hundred.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from schemathesis import GenerationMode
+from support import sized
 
 from remembering.model import RememberingTransformer
 from remembering.storage.verify import verify
@@ -37,10 +39,10 @@ from .running import FINISHED, classes
 
 pytestmark = pytest.mark.reliability
 
-KILLS = 20
-REQUESTS = 5000 if os.environ.get("REMEMBERING_LONG") else 400
-MUTATIONS = 1000 if os.environ.get("REMEMBERING_LONG") else 200
-GROWTH_BYTES = 64 * 1024**2
+KILLS = sized(6, 20, 20)
+REQUESTS = sized(400, 2000, 5000)
+MUTATIONS = sized(400, 1000, 5000)
+GROWTH_BYTES = 32 * 1024**2
 
 
 @contextmanager
@@ -190,8 +192,10 @@ def test_mutated_images_are_answered_or_refused(folder: Path) -> None:
         for data in originals:
             body = {"images": [base64.b64encode(data).decode()]}
             assert client.post("/v1/predict", json=body).status_code == 200
-        early = resident_bytes(server.pid)
-        for _ in range(MUTATIONS):
+        early = 0
+        for number in range(MUTATIONS):
+            if number == MUTATIONS // 5:  # all decoders have been used
+                early = resident_bytes(server.pid)
             data = bytearray(rng.choice(originals))
             for _ in range(rng.choice((1, 4, 32))):
                 data[rng.randrange(len(data))] = rng.randrange(256)

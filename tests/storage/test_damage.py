@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from support import forked, learned, make_task
+from support import TWO_LEVEL, consolidated, forked, learned, make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import StorageError
-from remembering.inference.predict import adapter_logits
 from remembering.model import RememberingTransformer
 from remembering.storage.verify import verify
 
@@ -24,8 +25,7 @@ KINDS = ("adapters", "heads", "routers", "memory")
 @pytest.fixture(scope="module")
 def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "model"
-    router = RouterSettings(feature_steps=2)
-    learned(backbone, 3, capacity=3, memory=4, router=router).save(folder)
+    learned(backbone, 3, capacity=3, memory=4, router=RouterSettings()).save(folder)
     return folder
 
 
@@ -41,9 +41,9 @@ def artifact(folder: Path, kind: str, number: int = 1) -> Path:
     return found / "adapter_model.safetensors" if found.is_dir() else found
 
 
-def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
+def check_files(folder: Path) -> int:
+    """Damage each file in turn; return how many files there are."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    assert len(files) == 1 + 3 * 5 + 2 + 1  # manifest, three tasks, feature adapter, shared
     for path in files:
         if path.name == "manifest.json":
             continue
@@ -59,6 +59,11 @@ def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
             RememberingTransformer.load(folder)
         path.write_bytes(data)
     RememberingTransformer.load(folder)
+    return len(files)
+
+
+def test_every_flipped_byte_and_missing_file_is_named(folder: Path) -> None:
+    assert check_files(folder) == 1 + 3 * 6 + 1  # manifest, three tasks, shared
 
 
 class TestIntactOnly:
@@ -77,8 +82,8 @@ class TestIntactOnly:
         rest = RememberingTransformer.load(folder, intact_only=True)
         assert [record.number for record in rest.tasks] == [0, 2]
         whole, images = RememberingTransformer.load(saved), make_task(2).images
-        expected = adapter_logits(whole.state, whole.backbone, images, 2)
-        assert torch.equal(adapter_logits(rest.state, rest.backbone, images, 2), expected)
+        whole.forget("task 1")
+        assert torch.equal(rest.predict_proba(images), whole.predict_proba(images))
 
     def test_a_save_does_not_remove_what_was_damaged(
         self, broken: Path, folder: Path, saved: Path, tmp_path: Path
@@ -107,6 +112,56 @@ class TestIntactOnly:
         model.learn(make_task(5, ("x", "y")))
         model.save(folder)
         assert len(RememberingTransformer.load(folder).tasks) == 4
+
+
+@pytest.fixture(scope="module")
+def shared(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks of one consolidated adapter, with a logit correction."""
+    changes = {"adapters": "first", "memory": 20, "classifier": ClassifierSettings(replay=2)}
+    state = learned(backbone, 3, **{**TWO_LEVEL, **changes}).state
+    folder = tmp_path_factory.mktemp("shared") / "model"
+    RememberingTransformer(backbone, state=consolidated(state, backbone)).save(folder)
+    return folder
+
+
+class TestTwoLevels:
+    """Class statistics, domains and references are as safe as the rest."""
+
+    @pytest.fixture
+    def folder(self, shared: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(shared, tmp_path / "model"))
+
+    def test_every_damaged_file_is_named(self, folder: Path) -> None:
+        manifest, adapters, of_router, of_adapter, tasks = 1, 2 * 2, 1, 3, 3 * 5
+        assert check_files(folder) == manifest + adapters + of_router + of_adapter + tasks
+
+    @pytest.mark.parametrize("kind", ["classifiers", "references", "routers", "memory"])
+    def test_without_a_damaged_task_it_answers_as_if_that_was_forgotten(
+        self, kind: str, folder: Path
+    ) -> None:
+        expected = RememberingTransformer.load(folder)
+        expected.forget("task 1")
+        path = artifact(folder, kind)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert [str(path) in problem for problem in verify(folder)] == [True]
+        rest = RememberingTransformer.load(folder, intact_only=True)
+        assert [record.number for record in rest.tasks] == [0, 2]
+        images = make_task(2).images
+        assert torch.equal(rest.predict_proba(images), expected.predict_proba(images))
+        rest.save(folder.parent / "rest")
+        again = RememberingTransformer.load(folder.parent / "rest")
+        assert torch.equal(again.predict_proba(images), expected.predict_proba(images))
+
+    @pytest.mark.parametrize("name", ["domains/*", "classifiers/*-shared*", "references/*-shared*"])
+    def test_without_what_its_adapter_needs_no_task_is_left(self, name: str, folder: Path) -> None:
+        next(folder.glob(name)).unlink()
+        assert RememberingTransformer.load(folder, intact_only=True).tasks == ()
+
+    def test_the_tasks_of_other_adapters_are_left(self, backbone: Backbone, tmp_path: Path) -> None:
+        learned(backbone, 2, **{**TWO_LEVEL, "adapters": "task"}).save(tmp_path)
+        artifact(tmp_path, "domains", 0).unlink()
+        rest = RememberingTransformer.load(tmp_path, intact_only=True)
+        assert [record.number for record in rest.tasks] == [1]
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
@@ -178,3 +233,29 @@ def test_leftovers_of_a_killed_writer_are_removed(folder: Path) -> None:
     assert verify(folder) == []
     assert not list(folder.rglob("*.unfinished"))
     assert not list(folder.rglob("0099-*"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sparse_file_larger_than_memory_is_refused(kind: str, folder: Path) -> None:
+    """An archive of some kilobytes can contain it, with the size in the manifest."""
+    path = artifact(folder, kind)
+    os.truncate(path, 2**39)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][str(path.relative_to(folder))]["bytes"] = 2**39
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    def load() -> str:
+        resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))  # where memory is overcommitted
+        with pytest.raises(StorageError) as caught:
+            RememberingTransformer.load(folder)
+        return "\n".join([str(caught.value), *verify(folder)])
+
+    message = f"{path} does not fit into memory"
+    assert forked(load) == (0, f"{message}\n{message}")
+
+
+def test_a_generation_that_cannot_be_counted_on_is_refused(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"generation": 1', f'"generation": {"9" * 4300}'))
+    with pytest.raises(StorageError, match="do not identify a save"):
+        RememberingTransformer.load(folder)

@@ -13,21 +13,23 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from support import learned, make_task
+from support import TWO_LEVEL, consolidated, learned, make_task
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 
 pytestmark = pytest.mark.unit
 
 MODELS: dict[str, dict[str, Any]] = {
-    "gaussian": {
-        "router": RouterSettings(feature_steps=2, replay=8),
-        "capacity": 2,
-        "memory": 4,
+    "gaussian": {"router": RouterSettings(), "capacity": 2, "memory": 4},
+    "two levels": {
+        **TWO_LEVEL,
+        "adapters": "first",
+        "memory": 20,
+        "classifier": ClassifierSettings(replay=2),
     },
     "subspace": {},
     "autoencoder": {"router": RouterSettings("autoencoder", epochs=1)},
@@ -44,7 +46,10 @@ def saved(
     for name, settings in MODELS.items():
         folders[name] = tmp_path_factory.mktemp("saved") / "model"
         classifier = Backbone.load(checkpoints["vit-classifier"])
-        learned(classifier if name == "frozen" else backbone, 2, **settings).save(folders[name])
+        model = learned(classifier if name == "frozen" else backbone, 2, **settings)
+        if name == "two levels":
+            model = RememberingTransformer(backbone, state=consolidated(model.state, backbone))
+        model.save(folders[name])
     return folders
 
 
@@ -72,7 +77,9 @@ class Folder:
     def artifact(self, kind: str) -> str:
         """Return the path of the file with the tensors of one of the artifacts."""
         content = self.manifest()
-        task, adapter = content["tasks"][1], content["adapters"]["1"]
+        task = content["tasks"][1]
+        adapter = content["adapters"][str(task["adapter"])]
+        reference = adapter["reference"] or {}
         return str(
             {
                 "expert": task["expert"],
@@ -81,7 +88,12 @@ class Folder:
                 "adapter": f"{adapter['folder']}/adapter_model.safetensors",
                 "config": f"{adapter['folder']}/adapter_config.json",
                 "shared": content["shared"],
-                "features": f"{content['feature_adapter']}/adapter_model.safetensors",
+                "classes": task["classifier"],
+                "classes shared": adapter["classifier"],
+                "domain": adapter["domain"],
+                "reference": task["reference"],
+                "reference shared": reference.get("shared"),
+                "reference adapter": f"{reference.get('folder')}/adapter_model.safetensors",
             }[kind]
         )
 
@@ -174,6 +186,12 @@ def whole(content: bytes) -> Callable[[Folder], object]:
     return lambda f: (f.path / "manifest.json").write_bytes(content)
 
 
+def relabelled(held_out: object) -> Callable[[Folder], None]:
+    """Give replay images the labels of no task, and another number of held-out ones."""
+    text = json.dumps({"labels": ["q"] * 4, "held_out": held_out})
+    return lambda f: f.metadata("memory", {"memory": text})
+
+
 NUMBERS: list[Case] = [
     *(
         (model, put(kind, name, first(value)), f"{name} contains NaN")
@@ -181,8 +199,15 @@ NUMBERS: list[Case] = [
         for model, kind, name in (
             ("gaussian", "expert", "sums"),
             ("gaussian", "expert", "calibration_features"),
-            ("gaussian", "shared", "scatter"),
-            ("gaussian", "shared", "logit_correction"),
+            ("gaussian", "shared", "correlation"),
+            ("two levels", "classes", "sums"),
+            ("two levels", "classes shared", "correlation"),
+            ("two levels", "classes shared", "logit_correction"),
+            ("two levels", "reference", "calibration_features"),
+            ("two levels", "reference shared", "temperature"),
+            ("two levels", "domain", "mean"),
+            ("two levels", "domain", "spread"),
+            ("two levels", "domain", "references"),
             ("gaussian", "head", "weight"),
             ("gaussian", "head", "bias"),
             ("subspace", "expert", "basis"),
@@ -192,19 +217,32 @@ NUMBERS: list[Case] = [
         )
     ),
     *(
-        ("gaussian", lambda f, k=kind, v=value: f.tensors(k, lambda t: poison(t, v)), "NaN or inf")
-        for kind in ("adapter", "features")
+        (model, lambda f, k=kind, v=value: f.tensors(k, lambda t: poison(t, v)), "NaN or inf")
+        for model, kind in (("gaussian", "adapter"), ("two levels", "reference adapter"))
         for value in (math.nan, -math.inf)
     ),
     ("gaussian", lambda f: f.tensors("adapter", too_large), "probabilities are not finite"),
-    ("gaussian", lambda f: f.tensors("features", too_large), "features of the router are not fin"),
+    ("two levels", lambda f: f.tensors("adapter", too_large), "not finite"),
     ("gaussian", put("expert", "counts", first(0)), "counts are not numbers of images"),
     ("gaussian", put("expert", "counts", first(-3)), "counts are not numbers of images"),
     ("gaussian", put("expert", "calibration_targets", first(2)), "not classes of the task"),
     ("gaussian", put("expert", "calibration_targets", first(-1)), "not classes of the task"),
     ("gaussian", put("shared", "count", lambda t: t * 0), "count is not positive"),
     ("gaussian", put("shared", "temperature", lambda t: -t), "temperature is not positive"),
-    ("gaussian", put("shared", "scatter", lambda t: -t), "not positive definite"),
+    ("gaussian", put("shared", "spread", lambda t: -t), "spread is not a standard deviation"),
+    ("gaussian", put("shared", "correlation", lambda t: t * 0 + 2), "is not between -1 and 1"),
+    ("gaussian", put("shared", "correlation", lambda t: t * 0 - 1), "not positive definite"),
+    ("two levels", put("classes", "counts", first(0)), "classifiers/.*counts are not numbers"),
+    ("two levels", put("reference", "counts", first(0)), "references/.*counts are not numbers"),
+    ("two levels", put("reference", "calibration_targets", first(2)), "not classes of the task"),
+    ("two levels", put("classes shared", "views", lambda t: t + 7), "views is neither 1 nor 2"),
+    ("two levels", put("reference shared", "views", lambda t: t * 0), "views is neither 1 nor 2"),
+    ("two levels", put("classes shared", "count", lambda t: t * 0), "count is not positive"),
+    ("two levels", put("classes shared", "spread", lambda t: -t), "not a standard deviation"),
+    ("two levels", put("reference shared", "spread", lambda t: -t), "not a standard deviation"),
+    ("two levels", put("classes shared", "correlation", lambda t: t * 0 - 1), "positive definite"),
+    ("two levels", put("domain", "count", lambda t: t * 0), "domains/.*count is not a number"),
+    ("two levels", put("domain", "spread", lambda t: -t), "spread is not a standard deviation"),
 ]
 SHAPES: list[Case] = [
     *(
@@ -212,7 +250,14 @@ SHAPES: list[Case] = [
         for change in (shorter, narrower, lambda t: t[None], lambda t: t[:0])
         for model, kind, name in (
             ("gaussian", "expert", "sums"),
-            ("gaussian", "shared", "scatter"),
+            ("gaussian", "shared", "correlation"),
+            ("two levels", "classes", "sums"),
+            ("two levels", "classes shared", "correlation"),
+            ("two levels", "classes shared", "logit_correction"),
+            ("two levels", "reference", "sums"),
+            ("two levels", "reference shared", "correlation"),
+            ("two levels", "domain", "mean"),
+            ("two levels", "domain", "spread"),
             ("subspace", "expert", "basis"),
             ("autoencoder", "expert", "decoder"),
             ("deep autoencoder", "expert", "weight1"),
@@ -224,6 +269,9 @@ SHAPES: list[Case] = [
             ("gaussian", "expert", "counts"),
             ("gaussian", "expert", "calibration_features"),
             ("gaussian", "shared", "temperature"),
+            ("two levels", "classes", "sums"),
+            ("two levels", "classes shared", "views"),
+            ("two levels", "domain", "references"),
             ("subspace", "expert", "basis"),
         )
     ),
@@ -231,14 +279,22 @@ SHAPES: list[Case] = [
         (model, drop(kind, name), "it has .* instead of")
         for model, kind, name in (
             ("gaussian", "expert", "counts"),
-            ("gaussian", "shared", "scatter"),
+            ("gaussian", "shared", "correlation"),
             ("gaussian", "shared", "temperature"),
+            ("two levels", "classes", "sums"),
+            ("two levels", "classes", "calibration_targets"),
+            ("two levels", "classes shared", "views"),
+            ("two levels", "reference shared", "correlation"),
             ("subspace", "expert", "calibration_scores"),
             ("deep autoencoder", "expert", "bias4"),
         )
     ),
     ("gaussian", lambda f: f.tensors("expert", lambda t: t.update(x=torch.ones(1))), "instead of"),
-    ("gaussian", put("expert", "calibration_features", shorter), "differ in number"),
+    ("gaussian", put("expert", "calibration_features", shorter), "calibration_features is"),
+    ("gaussian", put("expert", "calibration_targets", lambda t: t[None]), "calibration_targets is"),
+    ("two levels", drop("domain", "references"), "tensors of a domain"),
+    ("two levels", put("domain", "references", lambda t: t[:0]), "references is torch"),
+    ("two levels", lambda f: f.tensors("reference adapter", widen), "does not fit backbone"),
     ("subspace", put("expert", "calibration_scores", lambda t: t[:0]), "calibration_scores is"),
     ("gaussian", put("head", "weight", shorter), "shape does not fit"),
     ("gaussian", put("head", "weight", narrower), "shape does not fit"),
@@ -271,15 +327,24 @@ METADATA: list[Case] = [
     ("gaussian", lambda f: f.metadata("head", {"classes": '["a1", ["b"]]'}), "not labels"),
     ("gaussian", lambda f: f.metadata("head", {"classes": "[true, false]"}), "not labels"),
     ("gaussian", lambda f: f.metadata("head", {"classes": '["x", "y"]'}), "lacks classes"),
-    ("gaussian", lambda f: f.metadata("memory", {"labels": "{}"}), "not labels"),
-    ("gaussian", lambda f: f.metadata("memory", {"labels": '["q", "q", "q", "q"]'}), "not those"),
+    ("gaussian", lambda f: f.metadata("memory", {"memory": '{"labels": {}}'}), "not labels"),
+    ("gaussian", relabelled(0), "not those"),
+    *(("gaussian", relabelled(value), "no valid held_out") for value in (5, -1, True, "1", None)),
     *(
-        ("gaussian", lambda f, k=kind, d=data: f.write(f.artifact(k), d), message)
+        (
+            "two levels" if "/" in message else "gaussian",
+            lambda f, k=kind, d=data: f.write(f.artifact(k), d),
+            message,
+        )
         for kind, message in (
             ("expert", "not in the safetensors format"),
             ("head", "not in the safetensors format"),
             ("memory", "not in the safetensors format"),
             ("adapter", "is damaged"),
+            ("classes", "classifiers/.*not in the safetensors format"),
+            ("classes shared", "classifiers/.*not in the safetensors format"),
+            ("domain", "domains/.*not in the safetensors format"),
+            ("reference", "references/.*not in the safetensors format"),
         )
         for data in (
             b"\0",
@@ -318,9 +383,9 @@ CONFIGURATION: list[Case] = [
     ),
 ]
 MANIFESTS: list[Case] = [
-    ("gaussian", edit("version", value=5), "has version 5.*update the program"),
-    ("gaussian", edit("version", value=3), "has version 3.*use the program that wrote it"),
-    ("gaussian", edit("version", value="4"), "version = '4' must be of type int"),
+    ("gaussian", edit("version", value=6), "has version 6.*update the program"),
+    ("gaussian", edit("version", value=4), "has version 4.*use the program that wrote it"),
+    ("gaussian", edit("version", value="5"), "version = '5' must be of type int"),
     ("gaussian", edit("format", value="other"), "format = 'other'"),
     ("gaussian", edit("surprise", value=1), "unknown setting 'surprise'"),
     ("gaussian", edit("tasks", value=3), "tasks = '3' must be"),
@@ -334,10 +399,25 @@ MANIFESTS: list[Case] = [
     ("gaussian", edit("settings", "rank", value=-1), "rank = -1"),
     ("gaussian", edit("settings", "first_layer", value=7), "first_layer = 7"),
     ("gaussian", edit("settings", "router", "layers", value=[99]), "router.layers"),
-    ("gaussian", edit("settings", "router", "layers", value=[1]), "sums is torch.float64"),
-    ("gaussian", edit("settings", "router", "kind", value="subspace"), "replay|instead of"),
+    ("gaussian", edit("settings", "router", "layers", value=[1]), "sums is torch.float32"),
+    ("gaussian", edit("settings", "router", "kind", value="subspace"), "instead of"),
     ("subspace", edit("settings", "router", "latent", value=3), "basis is torch.float32"),
     ("autoencoder", edit("settings", "router", "hidden", value=4), "instead of"),
+    ("two levels", edit("settings", "classifier", "layers", value=[1]), "sums is torch.float32"),
+    ("two levels", edit("settings", "classifier", "kind", value="head"), "classifier"),
+    (
+        "gaussian",
+        edit("settings", "classifier", "kind", value="gaussian"),
+        "must have a classifier",
+    ),
+    ("gaussian", edit("adapters", "0", "head", value=None), "must have a head"),
+    ("two levels", edit("adapters", "0", "classifier", value=None), "must have a classifier"),
+    ("two levels", edit("adapters", "0", "reference", value=None), "differ in having a reference"),
+    ("two levels", edit("tasks", 0, "classifier", value=None), "differ in having a classifier"),
+    ("two levels", edit("tasks", 1, "reference", value=None), "differ in having a reference"),
+    ("two levels", edit("adapters", "0", "domain", value="x"), "not a path of a file in domains"),
+    ("two levels", edit("tasks", 0, "reference", value="x"), "not a path of a file in references"),
+    ("two levels", edit("adapters", "0", "domain", value=None), "is not both used and listed"),
     ("gaussian", edit("adapters", value={}), "is served by adapter 0, which does not exist"),
     ("gaussian", edit("adapters", "x", value={"folder": "a", "head": "b"}), "adapter numbers"),
     ("gaussian", edit("adapters", "01", value={"folder": "a", "head": "b"}), "adapter numbers"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fuzz import described
 from support import learned, make_task
 
 from remembering.backbones.backbone import Backbone
@@ -51,17 +53,6 @@ def canary(tmp_path: Path) -> Iterator[Path]:
     before = described(tree)
     yield tree
     assert described(tree) == before
-
-
-def described(tree: Path) -> dict[str, tuple[int, int, bytes]]:
-    return {
-        str(path): (
-            path.stat().st_mode,
-            path.stat().st_mtime_ns,
-            path.read_bytes() if path.is_file() else b"",
-        )
-        for path in [tree, *sorted(tree.rglob("*"))]
-    }
 
 
 def forget(folder: Path) -> None:
@@ -136,6 +127,14 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
+def device(path: Path) -> None:
+    """Create a node without a device behind it."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+    except OSError:
+        pytest.skip("device nodes cannot be created here")
+
+
 def unix_socket(path: Path) -> None:
     short = Path(os.path.relpath(path))
     with socket.socket(socket.AF_UNIX) as server:
@@ -146,7 +145,7 @@ def unix_socket(path: Path) -> None:
     ("name", "make"),
     [
         (name, make)
-        for make in (fifo, unix_socket, Path.mkdir)
+        for make in (fifo, device, unix_socket, Path.mkdir)
         for name in ENTRIES
         if name != "artifact directory" and (make is not Path.mkdir or "directory" not in name)
     ],
@@ -157,17 +156,21 @@ def test_special_files_neither_block_nor_are_read(
     path = entry(folder, name)
     monkeypatch.chdir(path.parent)  # the names of sockets are short
     replaced(path, make)
-    kind = {fifo: "a FIFO", unix_socket: "a socket", Path.mkdir: "a directory"}[make]
+    kinds = {fifo: "FIFO", device: "device", unix_socket: "socket", Path.mkdir: "directory"}
+    kind = f"a {kinds[make]}"
     with pytest.raises(StorageError, match=rf"{path.name} is {kind}"):
         forget(folder)
     assert any(f"{path} is {kind}" in problem for problem in problems(folder))
 
 
-@pytest.mark.parametrize("make", [fifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("make", [fifo, device, "link"])
 def test_a_checkpoint_that_is_no_file_is_ignored(
-    make: Callable[[Path], None], folder: Path
+    make: Callable[[Path], None] | str, folder: Path, canary: Path
 ) -> None:
-    make(folder / NAME)
+    if callable(make):
+        make(folder / NAME)
+    else:
+        (folder / NAME).symlink_to(canary / "letter.txt")
     model = RememberingTransformer.load(folder)
     checkpoint = Checkpoint(folder / NAME, steps=1)
     model.learn(make_task(2, ("p", "q")), checkpoint=checkpoint)

@@ -35,6 +35,10 @@ class AdapterCache:
         self._adapters: WeakKeyDictionary[AdapterSource, Adapter] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[AdapterCache], tuple[int | None]]:
+        """Pickle and copy an empty cache."""
+        return type(self), (self.max_bytes,)
+
     @property
     def bytes(self) -> int:
         """Memory of the cached adapters."""

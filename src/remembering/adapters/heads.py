@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,6 +59,14 @@ class Head:
         weight = torch.cat([self.weight, self.weight.new_zeros(len(added), self.weight.shape[1])])
         bias = torch.cat([self.bias, self.bias.new_zeros(len(added))])
         return Head((*self.classes, *added), weight, bias, torch.arange(len(weight)))
+
+    def restricted(self, classes: Collection[Label]) -> Head:
+        """Return this head without rows for other classes than these."""
+        kept = [i for i, label in enumerate(self.classes) if label in classes]
+        labels, columns = tuple(self.classes[i] for i in kept), self.columns[kept]
+        if not self.trained:
+            return replace(self, classes=labels, columns=columns)
+        return Head(labels, self.weight[columns], self.bias[columns], torch.arange(len(kept)))
 
     def with_tensors(self, weight: Tensor, bias: Tensor) -> Head:
         """Return a head with the same classes and other weights."""

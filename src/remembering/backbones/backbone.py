@@ -29,7 +29,8 @@ class Backbone(nn.Module):
     """A frozen Vision Transformer.
 
     State i is the input of layer i: state 0 is the embedding output, state `depth` the output of
-    the last layer. `run(tokens, i, j)` maps state i to state j.
+    the last layer. `run(tokens, i, j)` maps state i to state j. The first token of a state is the
+    CLS token. Models without one (SigLIP, I-JEPA) have the mean of their patches in its place.
 
     Attributes:
         name: "bundled", a folder, or a name on the model hub.
@@ -69,7 +70,14 @@ class Backbone(nn.Module):
             for layer in model.get_submodule(family.layers)
         )
         self.final_norm = getattr(model, family.final_norm)
+        self.pooling = getattr(model, family.pooling, None) if family.pooling else None
         self.classifier = classifier
+        self.rope: Tensor | None
+        self.register_buffer("rope", None)
+        if family.rope:
+            size = preprocessing.size
+            angles = getattr(model, family.rope)(torch.zeros(1, 1, size, size))
+            self.rope = torch.stack(angles)
         self.requires_grad_(False).eval()
 
     @classmethod
@@ -81,14 +89,14 @@ class Backbone(nn.Module):
         *,
         revision: str | None = None,
     ) -> Backbone:
-        """Load a ViT, DeiT, DINOv2 or CLIP vision tower, frozen.
+        """Load a Vision Transformer of one of the `FAMILIES`, frozen.
 
         Only configuration and safetensors files are read; code and pickles never.
 
         Args:
             name: "bundled", a local folder in hub layout, or a name on the model hub.
             image_size: Side of the input in pixels; position embeddings are interpolated. By
-                default that of the checkpoint.
+                default that of the checkpoint's preprocessing.
             device: Device to run on. By default a GPU if there is one.
             revision: Branch, tag or commit on the model hub. By default its main branch.
 
@@ -100,14 +108,19 @@ class Backbone(nn.Module):
         checkpoint = Checkpoint.find(name, revision)
         model, family, classifier = load_model(checkpoint)
         config = model.config
+        file = checkpoint.preprocessor_config()
+        preprocessing = Preprocessing.from_config(file, config.image_size, config.num_channels)
         size = config.image_size if image_size is None else image_size
+        # DINOv2 was trained at 518 px, but is used at 224 px.
+        own = preprocessing.size
+        if image_size is None and own in range(0, size + 1, config.patch_size):
+            size = int(own)
         if size < config.patch_size or size % config.patch_size:
             raise InvalidInputError(
                 f"image size {size} does not fit backbone '{name}': "
                 f"use a multiple of its patch size {config.patch_size}"
             )
-        file = checkpoint.preprocessor_config()
-        preprocessing = Preprocessing.from_config(file, size, config.num_channels)
+        preprocessing = preprocessing.resized(size)
         backbone = cls(model, family, str(name), preprocessing, classifier, checkpoint.revision)
         return backbone.to(device or current().device)
 
@@ -158,10 +171,9 @@ class Backbone(nn.Module):
 
     def embed_pixels(self, pixels: Tensor) -> Tensor:
         """Map prepared and normalised images to state 0."""
-        # DINOv2 always interpolates its position embeddings and has no such argument.
-        options = {} if self.family.layer_scale else {"interpolate_pos_encoding": True}
+        options = {"interpolate_pos_encoding": True} if self.family.interpolates else {}
         tokens: Tensor = self.pre_norm(self.embeddings(pixels, **options))
-        return tokens
+        return tokens if self.family.cls_token else _with_mean(tokens)
 
     def run(
         self,
@@ -171,9 +183,11 @@ class Backbone(nn.Module):
         adapters: ActiveAdapters | None = None,
     ) -> Tensor:
         """Map tokens of state `start` to state `stop` (by default the last one)."""
+        if not self.family.cls_token:
+            tokens = tokens[:, 1:]
         for i in range(start, self.depth if stop is None else stop):
-            tokens = self.layers[i](tokens, i, adapters)
-        return tokens
+            tokens = self.layers[i](tokens, i, adapters, rope=self.rope)
+        return tokens if self.family.cls_token else _with_mean(tokens)
 
     def finish(
         self, tokens: Tensor, start: int = 0, adapters: ActiveAdapters | None = None
@@ -181,30 +195,42 @@ class Backbone(nn.Module):
         """Map tokens of state `start` to the tokens of the last state that heads read.
 
         These are the CLS token alone, (n, 1, dim): the last layer does not compute the others,
-        which saves about 7 % of the work of twelve layers. If the checkpoint's classifier reads
-        the patches as well (DINOv2), all tokens are returned.
+        which saves about 7 % of the work of twelve layers. All tokens are returned if there is no
+        CLS token, or if the checkpoint's classifier reads the patches as well (DINOv2).
         """
-        if self.classifier is not None and self.classifier.in_features != self.dim:
+        reads_patches = self.classifier is not None and self.classifier.in_features != self.dim
+        if reads_patches or not self.family.cls_token:
             return self.run(tokens, start, adapters=adapters)
         last = self.depth - 1
         cls: Tensor = self.layers[last](
-            self.run(tokens, start, last, adapters), last, adapters, cls_only=True
+            self.run(tokens, start, last, adapters), last, adapters, cls_only=True, rope=self.rope
         )
         return cls
 
     def states(
-        self, tokens: Tensor, at: Sequence[int], adapters: ActiveAdapters | None = None
+        self,
+        tokens: Tensor,
+        at: Sequence[int],
+        adapters: ActiveAdapters | None = None,
+        start: int = 0,
     ) -> Iterator[Tensor]:
-        """Yield the states at these increasing depths, starting from state 0."""
-        start = 0
+        """Yield the states at these increasing depths, from the tokens of state `start`."""
         for stop in at:
             tokens = self.run(tokens, start, stop, adapters)
             start = stop
             yield tokens
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Return the normalised CLS token of the last state, the input of heads, (n, dim)."""
-        pooled: Tensor = self.final_norm(tokens[:, 0])
+        """Return the input of heads from the last state, (n, dim).
+
+        This is the normalised CLS token. Without a CLS token, it is what the checkpoint's own
+        pooling makes of the normalised patches (SigLIP), or their mean (I-JEPA).
+        """
+        if self.family.cls_token:
+            cls: Tensor = self.final_norm(tokens[:, 0])
+            return cls
+        patches: Tensor = self.final_norm(tokens[:, 1:])
+        pooled: Tensor = patches.mean(1) if self.pooling is None else self.pooling(patches)
         return pooled
 
     def require_classifier(self) -> nn.Linear:
@@ -234,3 +260,8 @@ class Backbone(nn.Module):
             digest.update(key.encode())
             digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+
+def _with_mean(patches: Tensor) -> Tensor:
+    """Put the mean of the patches in the place of the CLS token."""
+    return torch.cat([patches.mean(1, keepdim=True), patches], dim=1)

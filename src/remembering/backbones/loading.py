@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from remembering.backbones.families import CONFIG_KEYS, FAMILIES, Family
+from remembering.backbones.families import CONFIG_KEYS, FAMILIES, REJECTED, Family
 from remembering.errors import (
     DownloadError,
     InvalidFileError,
@@ -29,6 +29,7 @@ from remembering.runtime.reading import read_json, require_regular
 
 BUNDLED = "bundled"
 MAX_SIDE = 4096  # of the position embeddings, in pixels
+MAX_THETA = 1e9  # of rotary position embeddings; DINOv3 has 100
 _BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -70,8 +71,8 @@ class Checkpoint:
             if not hub.reachable():
                 raise DownloadError(
                     f"backbone '{name}' is neither a local folder nor in the hub's cache, and the "
-                    f'hub cannot be reached; use "{BUNDLED}", a local folder in hub layout, or go '
-                    "online"
+                    "hub cannot be reached; go online once, or give a local folder in hub layout "
+                    "as the backbone (--backbone)"
                 )
             config = checkpoint.file(_CONFIG)
         # The cache keeps the files of a commit in snapshots/<commit>.
@@ -180,16 +181,17 @@ def load_model(checkpoint: Checkpoint) -> tuple[Any, Family, nn.Linear | None]:
     spec = checkpoint.config()
     kind = spec.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
+        why = f" ({REJECTED[kind]})" if isinstance(kind, str) and kind in REJECTED else ""
         raise InvalidFileError(
-            f"checkpoint '{checkpoint.name}' has the model type {kind!r}; supported are "
-            f"{', '.join(FAMILIES)}"
+            f"checkpoint '{checkpoint.name}' has the model type {kind!r}, which is not supported"
+            f"{why}; supported are {', '.join(FAMILIES)}"
         )
     family = FAMILIES[kind]
     architectures = spec.get("architectures")
     named = architectures[:1] if isinstance(architectures, list) else []
     classifier_class = next((name for name in family.classifiers if name in named), None)
     try:
-        vision = spec["vision_config"] if kind == "clip" else spec
+        vision = spec.get("vision_config", spec) if family.vision_config else spec
         model, info = _build(
             checkpoint.weights(),
             {key: value for key, value in vision.items() if key in CONFIG_KEYS},
@@ -230,6 +232,11 @@ def _build(
         raise ValueError(f"hidden size {config.hidden_size} is not a multiple of {heads} heads")
     if not 1 <= layers <= len(weights):
         raise ValueError(f"its configuration has {layers} layers, its files {len(weights)} weights")
+    if hasattr(config, "rope_theta"):
+        if config.hidden_size // heads % 4:
+            raise ValueError("rotary position embeddings need heads of a multiple of 4 dimensions")
+        if not 1 <= config.rope_theta <= MAX_THETA:
+            raise ValueError(f"rope_theta {config.rope_theta} is not from 1 to {MAX_THETA:g}")
     for key in ("image_size", "patch_size"):
         value = getattr(config, key)
         side = value if isinstance(value, int) else value[0]

@@ -73,7 +73,7 @@ class Preprocessing:
 
         Args:
             config: The file. If None, the defaults of ViT are used (bilinear, 0.5, 0.5).
-            size: Side of the network's input in pixels.
+            size: Side of the network's input in pixels, if the file has no size.
             channels: Number of channels of the network's input.
 
         Raises:
@@ -101,7 +101,7 @@ class Preprocessing:
             crop = {"height": crop}
         shorter = resize.get("shortest_edge")
         normalises = spec.get("do_normalize", True)
-        result = cls(
+        return cls(
             size=(crop or resize).get("height", shorter or size),
             channels=channels,
             mean=_per_channel(spec.get("image_mean", 0.5) if normalises else 0.0, channels),
@@ -110,7 +110,6 @@ class Preprocessing:
             edge=shorter or (resize["height"] if crop and "height" in resize else None),
             keeps_ratio=shorter is not None,
         )
-        return result.resized(size)
 
     def resized(self, size: int) -> Preprocessing:
         """Return the same preprocessing for another input size, with a proportional margin."""

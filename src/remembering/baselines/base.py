@@ -23,11 +23,12 @@ from torch import Tensor
 
 from remembering import schema
 from remembering.backbones.backbone import Backbone
-from remembering.baselines.features import FeatureCache, frozen_features
+from remembering.baselines.features import FeatureCache
 from remembering.config import Settings
 from remembering.data.images import ImageSequence, ImagesLike, as_images
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
+from remembering.inference.encoding import frozen_features
 from remembering.learner import Footprint
 from remembering.learning.checkpoint import digest
 from remembering.runtime.files import write_atomic

@@ -7,25 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.images import ImageSequence
-from remembering.inference.token_cache import batches
+from remembering.inference.encoding import frozen_features
 from remembering.runtime.files import sha256
 
 CACHE_BYTES = 1024**3
-
-
-@torch.no_grad()
-def frozen_features(backbone: Backbone, images: ImageSequence, depth: int) -> Tensor:
-    """Return the normalized CLS token after `depth` layers, without an adapter: (n, dim)."""
-    parts = [
-        backbone.pool(backbone.run(backbone.embed(images[index]), stop=depth))
-        for index in batches(len(images))
-    ]
-    return torch.cat(parts)
 
 
 @dataclass(frozen=True)
@@ -47,6 +36,7 @@ class FeatureCache:
     Attributes:
         saved: Seconds of computation that cache hits have saved.
 
+    >>> import torch
     >>> backbone, cache = Backbone.load("bundled"), FeatureCache()
     >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> first = cache.features(backbone, images, depth=6)

@@ -77,7 +77,8 @@ class Joint(SingleAdapter):
         head = self.head.extended(self.classes)
         name = "all tasks (joint training)"
         training_set = TrainingSet(token_cache, head.targets(labels), name, number=0)
-        settings = replace(self.settings, epochs=self.settings.epochs * len(self.data))
+        total = self.settings.epochs_for(len(labels) // len(self.data)) * len(self.data)
+        settings = replace(self.settings, epochs=total)
         self.adapter, self.head = train(
             self.backbone, self.adapter, head, training_set, settings, None, self.progress
         )

@@ -91,7 +91,7 @@ class MUC(SingleAdapter):
         bias = self.head.bias[self.task_classes].repeat(sides, 1).requires_grad_()
         self.tensors |= {"sides.weight": weight, "sides.bias": bias}
         optimizer = torch.optim.AdamW([weight, bias], settings.lr)
-        for epoch in range(settings.epochs):
+        for epoch in range(settings.epochs_for(len(task))):
             for index in shuffled(len(task), settings, self.learned, epoch, "muc"):
                 logits = self._side_logits(upright[index])
                 agreement = sum(F.cross_entropy(side, targets[index]) for side in logits)

@@ -13,15 +13,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from remembering.cli.text import print_error, tolerate_any_text
+from remembering.cli.text import log_to_stderr, print_error, tolerate_any_text
 from remembering.errors import RememberingError
 
 # Each command is the function `main` of the module of the same name.
 COMMANDS = {
-    "learn": "Learn one more task from a folder of class folders.",
+    "learn": "Learn one task after another from folders of class folders or a table.",
     "predict": "Classify images whose task is unknown.",
+    "evaluate": "Measure how good a model is on labelled images.",
+    "observe": "Learn from a stream of labelled images without task boundaries.",
     "inspect": "Show what a model has learned: tasks, classes, adapters, footprint.",
-    "forget": "Remove a task from a model.",
+    "add": "Add images and classes to a task, without training.",
+    "rename": "Rename a task or a class.",
+    "forget": "Remove a task or a class from a model.",
+    "merge": "Add the tasks of another model on the same backbone.",
+    "undo": "Undo the last change of a model.",
+    "consolidate": "Retrain shared adapters on the replay images of all their tasks.",
     "play": "Teach a model and ask it in the browser, on this machine.",
     "serve": "Serve a model over HTTP, with a browser UI: predict, teach, forget.",
     "demo": "Learn scikit-learn's digits in five tasks and write a report.",
@@ -30,10 +37,14 @@ COMMANDS = {
     "report": "Write an HTML page with tables and plots of runs and comparisons.",
 }
 _SYNONYMS = {
-    **dict.fromkeys(("train", "fit", "teach", "add"), "learn"),
-    **dict.fromkeys(("classify", "infer", "test"), "predict"),
+    **dict.fromkeys(("train", "fit", "teach"), "learn"),
+    **dict.fromkeys(("classify", "infer"), "predict"),
+    **dict.fromkeys(("eval", "test", "score"), "evaluate"),
+    **dict.fromkeys(("stream", "watch"), "observe"),
     **dict.fromkeys(("show", "info", "list", "verify", "check"), "inspect"),
     **dict.fromkeys(("remove", "delete", "unlearn"), "forget"),
+    **dict.fromkeys(("revert", "redo", "rollback"), "undo"),
+    **dict.fromkeys(("refine", "extend"), "add"),
     **dict.fromkeys(("experiment", "reproduce"), "run"),
     **dict.fromkeys(("benchmark", "baselines"), "compare"),
     **dict.fromkeys(("plot", "page"), "report"),
@@ -65,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = arguments
     try:
         _check_command(name)
-        code: int = importlib.import_module(f"remembering.cli.{name}").main(rest)
+        with log_to_stderr():
+            code: int = importlib.import_module(f"remembering.cli.{name}").main(rest)
         return code
     except RememberingError as error:  # first: some of its subclasses are OSErrors, too
         print_error(str(error))
@@ -102,7 +114,7 @@ def _usage() -> str:
             "",
             "usage: remember COMMAND [OPTIONS]",
             "",
-            *(f"  {name:9}{help_text}" for name, help_text in COMMANDS.items()),
+            *(f"  {name:12}{help_text}" for name, help_text in COMMANDS.items()),
             "",
             "remember COMMAND --help shows the options of a command.",
         ]

@@ -1,30 +1,38 @@
-"""`remember forget`: remove a task from a model."""
+"""`remember forget`: remove a task or a class from a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
-from remembering.cli.parsing import parse
-from remembering.cli.text import counted, printable
+from remembering.cli.parsing import parse, parse_label
+from remembering.cli.text import counted
+from remembering.runtime.text import printable
+
+if TYPE_CHECKING:
+    from remembering.learning.forget import Forgotten
 
 
 @dataclass(frozen=True)
 class Forget:
-    """Remove a task from a model.
+    """Remove a task or a class from a model.
 
-    Its generative model and replay images are removed, and its adapter unless other tasks share it.
+    The statistics and replay images of the task are removed, and its adapter unless other tasks
+    share it. With --label, only a class of the task is removed.
 
     Attributes:
         model: Folder of the model.
         task: Name of the task.
+        label: The class to remove instead of the task.
         backbone: Where the backbone of the model is now, if it was moved.
     """
 
     model: tyro.conf.Positional[Path]
     task: tyro.conf.Positional[str]
+    label: str | None = None
     backbone: str | None = None
 
 
@@ -37,18 +45,37 @@ def main(arguments: list[str]) -> int:
 
     with only_writer(options.model):
         model = RememberingTransformer.load(options.model, backbone=options.backbone)
-        forgotten = model.forget(options.task)
+        if options.label is None:
+            text = _text(model.forget(options.task))
+        else:
+            model.remove_class(options.task, parse_label(options.label, model.classes))
+            text = f"removed class '{options.label}' from '{options.task}'"
         model.save(options.model)
-    adapter = f"adapter {forgotten.task.adapter}"
-    if forgotten.shared_with:
-        others = ", ".join(f"'{name}'" for name in forgotten.shared_with)
-        adapter = f"; {adapter} remains, because it also serves {others}"
-    else:
-        adapter = f" and {adapter}"
-    print(
-        printable(
-            f"forgot '{forgotten.task.name}': removed its generative model, "
-            f"{counted(forgotten.replay_images, 'replay image')}{adapter}"
-        )
-    )
+    print(printable(text))
     return 0
+
+
+def _text(forgotten: Forgotten) -> str:
+    adapter = f"adapter {forgotten.task.adapter}"
+    removed = [
+        f"its generative model{'' if forgotten.exact else ' (shared statistics were scaled down)'}",
+        counted(forgotten.replay_images, "replay image"),
+    ]
+    if not forgotten.shared_with:
+        return f"forgot '{forgotten.task.name}': removed {', '.join(removed)} and {adapter}"
+    others = ", ".join(f"'{name}'" for name in forgotten.shared_with)
+    influence = {
+        None: "it was not trained on the task",
+        "consolidate": (
+            "it was also trained on replay images of the task; remember consolidate retrains it "
+            "without them"
+        ),
+        "relearn": (
+            f"it was trained on the task; to remove that influence, forget {others} as well and "
+            "learn again"
+        ),
+    }[forgotten.remedy]
+    return (
+        f"forgot '{forgotten.task.name}': removed {' and '.join(removed)}; {adapter} remains, "
+        f"because it also serves {others}; {influence}"
+    )

@@ -89,33 +89,33 @@ def _show(model: RememberingTransformer) -> None:
         console.print(cell(f"{name:11}{text}"))
 
 
+_ADAPTER_FOR = {"novelty": "novel domain", "task": "task", "first": "model"}
+
+
 def _facts(model: RememberingTransformer) -> Iterator[tuple[str, str]]:
     from remembering.inference.predict import layers_run
 
     settings, router, depth = model.settings, model.settings.router, model.backbone.depth
     limit = f" (capacity {settings.capacity})" if settings.capacity else ""
-    cached = "" if settings.first_layer == 0 or settings.augment != "none" else " (cached)"
-    features = (
-        f", with a feature adapter of rank {router.feature_rank}"
-        if model.state.feature_adapter
-        else ""
-    )
+    classifier = settings.classifier
     footprint = model.footprint()
     yield "backbone", f"{model.backbone.name} at {model.backbone.image_size} px, frozen"
     yield (
         "adapters",
         f"{len(model.state.adapters)}{limit}, rank {settings.rank}, from layer "
-        f"{settings.first_layer}{cached}",
+        f"{settings.first_layer}, one for each {_ADAPTER_FOR[settings.adapters]}",
     )
-    yield "training", f"epochs per task: {settings.epochs}, augmentation: {settings.augment}"
-    yield "router", f"{router.kind} on layers {', '.join(map(str, router.layers))}{features}"
+    yield "router", f"{router.kind} on layers {', '.join(map(str, router.layers))}"
+    layers = f" on layers {', '.join(map(str, classifier.layers))}" if classifier.layers else ""
+    yield "classifier", f"{classifier.kind}{layers}"
     yield (
         "inference",
-        f"{layers_run(model.state, depth)} layers per image; the backbone has {depth}",
+        f"{layers_run(model.state, depth):.3g} layers per image on average; the backbone has "
+        f"{depth}",
     )
     yield (
         "footprint",
         f"{footprint.adapters:,} adapter, {footprint.heads:,} head and {footprint.routers:,} "
         f"router parameters; {footprint.bytes:,} bytes, of which {footprint.replay_bytes:,} are "
-        "replay images",
+        f"replay images; {footprint.forget_bytes:,} more for exact forgetting",
     )

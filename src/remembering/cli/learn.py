@@ -1,4 +1,4 @@
-"""`remember learn`: learn a task from a folder of class folders."""
+"""`remember learn`: learn tasks from folders of class folders or from a table."""
 
 from __future__ import annotations
 
@@ -11,40 +11,52 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from remembering.cli.parsing import Flag, parse
-from remembering.cli.text import command_line, counted, printable
+from remembering.cli.text import command_line, counted
 from remembering.config import Settings
 from remembering.errors import RememberingError
+from remembering.runtime.text import printable
 from remembering.storage.manifest import Manifest, is_model, read_manifest
 
 if TYPE_CHECKING:
+    from remembering.data.images import ImageSequence
     from remembering.data.task import Task
     from remembering.model import RememberingTransformer
+    from remembering.runtime.progress import Progress
 
-_BASIC = ("name", "backbone", "resume", "epochs", "capacity")
-# A model keeps its settings, except for those that only concern the training of one task.
-_PER_TASK = ("epochs", "batch_size", "lr", "weight_decay")
+_BASIC = ("name", "backbone", "image_size", "resume", "epochs", "capacity")
+# A model keeps its settings, except for those that only concern how further tasks are learned.
+_PER_TASK = {
+    *("epochs", "batch_size", "lr", "schedule", "weight_decay", "augment"),
+    *("capacity", "memory", "consolidate_every", "alpha"),
+    *("classifier.second_view", "fusion.start", "fusion.labels", "fusion.replay"),
+}
 
 
 @dataclass(frozen=True)
 class Learn:
-    """Learn one more task from a folder of class folders.
+    """Learn one task after another from folders of class folders or a table.
 
     Attributes:
         model: Folder of the model. It is created if it does not exist.
-        folder: Folder with one folder of images per class.
-        name: Name of the task. If None, the name of the folder.
-        backbone: For a new model: bundled (the default), a folder in hub layout, or a hub name. For
-            an existing model: where its backbone is now, if it was moved.
+        data: Folder with one folder of images per class; a folder of such folders, which are
+            learned one after another; or a CSV or Parquet file with the columns path, label and
+            perhaps task.
+        name: Name of the task. If None, the name of the folder or table.
+        backbone: For a new model: a folder in hub layout, a hub name, or bundled (for small grey
+            images). If None, it is selected by the images. For an existing model: where its
+            backbone is now, if it was moved.
+        strict: Stop at an image that cannot be read, instead of leaving it out.
         image_size: For a new model: input size in pixels. If None, that of the checkpoint.
         resume: Resume this task where an interrupted process stopped.
         save_steps: Save progress every so many training steps. It is always saved after each epoch.
     """
 
     model: tyro.conf.Positional[Path]
-    folder: tyro.conf.Positional[Path]
+    data: tyro.conf.Positional[Path]
     name: str | None = None
     backbone: str | None = None
     image_size: int | None = None
+    strict: Flag = False
     resume: Flag = False
     save_steps: int = 0
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
@@ -55,45 +67,68 @@ def main(arguments: list[str]) -> int:
     options = parse(Learn, arguments, "learn", basic=_BASIC)
 
     from remembering.cli.terminal import TerminalProgress
-    from remembering.data.task import Task
     from remembering.learning.checkpoint import NAME, Checkpoint
     from remembering.runtime.lock import only_writer
 
-    task = Task.from_folder(options.folder, options.name)
+    progress = TerminalProgress()
+    tasks = _load(options, progress)
     with only_writer(options.model):
         checkpoint = Checkpoint(options.model / NAME, options.save_steps, options.resume)
-        if options.resume and _is_saved(options.model, task):
+        if options.resume:
+            for task in (task for task in tasks if _is_saved(options.model, task)):
+                print(f"'{printable(task.name)}' is already learned; there is nothing to resume")
+            tasks = [task for task in tasks if not _is_saved(options.model, task)]
+        if not tasks:
             checkpoint.remove()
-            print(f"'{printable(task.name)}' is already learned; there is nothing to resume")
             return 0
-        model = _open(options, arguments)
-        try:
-            record = model.learn(task, progress=TerminalProgress(), checkpoint=checkpoint)
-            model.save(options.model)
-        except KeyboardInterrupt:
-            _explain_interruption(_is_saved(options.model, task), arguments)
-            return 130
-        checkpoint.remove()
-    print(
-        f"learned '{printable(record.name)}': {len(record.classes)} classes, {record.images} "
-        f"images, adapter {record.adapter}; {printable(options.model)} now has "
-        f"{counted(len(model.tasks), 'task')} and "
-        f"{counted(len(model.state.adapters), 'adapter')}"
-    )
+        model = _open(options, arguments, tasks[0].images)
+        for task in tasks:
+            try:
+                record = model.learn(task, progress=progress, checkpoint=checkpoint)
+                model.save(options.model)
+            except KeyboardInterrupt:
+                done = [task.name for task in tasks if _is_saved(options.model, task)]
+                _explain_interruption(done, len(done) == len(tasks), arguments)
+                return 130
+            checkpoint.remove()
+            print(
+                f"learned '{printable(record.name)}': {len(record.classes)} classes, "
+                f"{record.images} images, adapter {record.adapter}; {printable(options.model)} now "
+                f"has {counted(len(model.tasks), 'task')} and "
+                f"{counted(len(model.state.adapters), 'adapter')}"
+            )
     return 0
 
 
-def _open(options: Learn, arguments: Sequence[str]) -> RememberingTransformer:
+def _load(options: Learn, progress: Progress) -> list[Task]:
+    from remembering.data.paths import load_tasks
+    from remembering.data.task import Task
+
+    tasks = load_tasks(options.data, strict=options.strict, progress=progress)
+    for task in tasks:
+        task.check_learnable()  # before the first one is learned
+    if options.name is None:
+        return tasks
+    if len(tasks) > 1:
+        raise RememberingError(
+            f"--name is for one task, but {options.data} has {len(tasks)}; omit it"
+        )
+    return [Task(options.name, tasks[0].images, tasks[0].labels)]
+
+
+def _open(
+    options: Learn, arguments: Sequence[str], images: ImageSequence
+) -> RememberingTransformer:
     """Load the model, or create it."""
+    from remembering.cli.creating import create
     from remembering.model import RememberingTransformer
-    from remembering.storage.layout import in_use
 
     if is_model(options.model):
         # Parse again: the settings of the model are the defaults of the options.
         manifest = read_manifest(options.model)
         default = Learn(
             model=tyro.MISSING,
-            folder=tyro.MISSING,
+            data=tyro.MISSING,
             image_size=manifest.backbone.image_size,
             settings=manifest.settings,
         )
@@ -101,13 +136,7 @@ def _open(options: Learn, arguments: Sequence[str]) -> RememberingTransformer:
         _check_unchanged(options, manifest)
         model = RememberingTransformer.load(options.model, backbone=options.backbone)
         return model.with_settings(options.settings)
-    if in_use(options.model):
-        raise RememberingError(
-            f"{options.model} is not empty and contains no model; choose another folder"
-        )
-    return RememberingTransformer.from_backbone(
-        options.backbone or "bundled", options.settings, image_size=options.image_size
-    )
+    return create(options.model, options.backbone, options.image_size, images, options.settings)
 
 
 def _check_unchanged(options: Learn, manifest: Manifest) -> None:
@@ -123,11 +152,10 @@ def _check_unchanged(options: Learn, manifest: Manifest) -> None:
 
 def _fixed_settings(settings: Settings, image_size: int | None) -> dict[str, object]:
     """Return the settings that all tasks of a model share, by the names of their options."""
-    return {
-        "image_size": image_size,
-        **{k: v for k, v in vars(settings).items() if k not in ("router", *_PER_TASK)},
-        **{f"router.{k}": v for k, v in vars(settings.router).items()},
-    }
+    values: dict[str, object] = {"image_size": image_size, **vars(settings)}
+    for group in ("router", "classifier", "fusion"):
+        values |= {f"{group}.{k}": v for k, v in vars(values.pop(group)).items()}
+    return {name: value for name, value in values.items() if name not in _PER_TASK}
 
 
 def _is_saved(folder: Path, task: Task) -> bool:
@@ -138,12 +166,14 @@ def _is_saved(folder: Path, task: Task) -> bool:
     )
 
 
-def _explain_interruption(saved: bool, arguments: Sequence[str]) -> None:
-    if saved:
+def _explain_interruption(learned: Sequence[str], complete: bool, arguments: Sequence[str]) -> None:
+    if complete:
         print("interrupted; the task is learned and saved", file=sys.stderr)
         return
+    names = ", ".join(f"'{printable(name)}'" for name in learned)
+    kept = f"{names} learned and saved" if learned else "the model is unchanged"
     again = arguments if "--resume" in arguments else [*arguments, "--resume"]
     print(
-        f"interrupted; the model is unchanged. Resume with: {command_line('learn', again)}",
+        f"interrupted; {kept}. Resume with: {command_line('learn', again)}",
         file=sys.stderr,
     )

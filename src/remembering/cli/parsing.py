@@ -58,6 +58,22 @@ def parse(
     return parsed
 
 
+def parse_label(text: str, classes: Sequence[str | int]) -> str | int:
+    """Convert text to the type of a model's labels.
+
+    >>> parse_label("7", (1, 2)), parse_label("7", ("1", "2"))
+    (7, '7')
+    """
+    if classes and isinstance(classes[0], int):
+        try:
+            return int(text)
+        except ValueError as error:
+            raise RememberingError(
+                f"the labels of the model are whole numbers; '{text}' is none"
+            ) from error
+    return text
+
+
 def parse_seeds(text: str) -> list[int]:
     """Parse seeds that are separated by commas.
 

@@ -11,8 +11,8 @@ import tyro
 
 from remembering.cli.parsing import Flag, parse
 from remembering.cli.serve import require_extra, run
-from remembering.cli.text import printable
 from remembering.errors import RememberingError
+from remembering.runtime.text import printable
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Play:
         model: Folder of the model. It is created when the first task is learned.
         port: Port to use. If None, 8000, or a free one if it is taken.
         no_browser: Do not open a browser.
-        backbone: For a new model: bundled (the default), a folder in hub layout, or a hub name. For
-            an existing model: where its backbone is now, if it was moved.
+        backbone: For a new model: bundled (the default, for drawings and small grey images), a
+            folder in hub layout, or a hub name such as facebook/dinov2-small for photos. For an
+            existing model: where its backbone is now, if it was moved.
         capacity: For a new model: largest number of adapters. If None, one per task.
     """
 

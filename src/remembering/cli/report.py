@@ -1,4 +1,4 @@
-"""`remember report`: write an HTML page, or Markdown tables, of runs and comparisons."""
+"""`remember report`: an HTML page or Markdown tables of runs and comparisons, and records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tyro
 
 from remembering.cli.parsing import parse
 from remembering.errors import RememberingError
+from remembering.runtime.files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -17,16 +18,21 @@ class Report:
     """Write an HTML page with tables and plots of runs and comparisons.
 
     Attributes:
-        runs: Folders of runs or comparisons, or folders that contain them.
+        runs: Folders of runs, comparisons or records, or folders that contain them.
         out: Folder of the page.
         markdown: Write the tables to this Markdown file instead.
         intro: With --markdown: a Markdown file to begin with.
+        readme: Replace the tables in this Markdown file instead. They stand between the comments
+            <!-- results:NAME --> and <!-- end -->.
+        record: Copy the results to this folder of records instead, compressed.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     out: Path = Path("report")
     markdown: Path | None = None
     intro: Path | None = None
+    readme: Path | None = None
+    record: Path | None = None
 
 
 def main(arguments: list[str]) -> int:
@@ -34,18 +40,36 @@ def main(arguments: list[str]) -> int:
     options = parse(Report, arguments, "report")
     if not options.runs:
         raise RememberingError("name folders of runs or comparisons, such as remember report runs")
-    if options.markdown:
-        from remembering.report.markdown import results_markdown
-        from remembering.runtime.files import write_atomic
+    if options.intro and not options.markdown:
+        raise RememberingError("--intro begins a Markdown file; name it with --markdown")
+    if options.record:
+        from remembering.report.records import record
 
-        intro = options.intro.read_text() if options.intro else ""
-        words = ["remember", "report", *map(str, options.runs), "--markdown", str(options.markdown)]
-        words += ["--intro", str(options.intro)] if options.intro else []
-        text = results_markdown(options.runs, intro=intro, command=shlex.join(words))
-        write_atomic(options.markdown, text.encode())
-        print(f"written to {options.markdown}")
-        return 0
-    from remembering.report.page import write_report
+        changed = record(options.runs, options.record)
+        for path in changed:
+            print(f"recorded {path}")
+        print(f"{len(changed)} new or changed records in {options.record}")
+    texts = _texts(options, arguments)
+    for path, text in texts.items():
+        write_atomic(path, text.encode())
+        print(f"written to {path}")
+    if not options.record and not texts:
+        from remembering.report.page import write_report
 
-    print(f"written to {write_report(options.runs, options.out)}")
+        print(f"written to {write_report(options.runs, options.out)}")
     return 0
+
+
+def _texts(options: Report, arguments: list[str]) -> dict[Path, str]:
+    """Return the Markdown files to write."""
+    from remembering.report.markdown import results_markdown
+    from remembering.report.readme import fill_readme
+
+    texts = {}
+    if options.markdown:
+        intro = options.intro.read_text() if options.intro else ""
+        command = shlex.join(["remember", "report", *arguments])
+        texts[options.markdown] = results_markdown(options.runs, intro=intro, command=command)
+    if options.readme:
+        texts[options.readme] = fill_readme(options.readme.read_text(), options.runs)
+    return texts

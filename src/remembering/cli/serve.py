@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from remembering.cli.parsing import Flag, parse
-from remembering.cli.text import printable
 from remembering.errors import RememberingError
+from remembering.runtime.text import printable
 
 if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
@@ -39,8 +40,9 @@ class Serve:
         read_only: Only predict; another server writes the model.
         poll_seconds: How often to look for a state that another process saved.
         max_body_mb: Largest request body.
-        backbone: For a new model: bundled (the default), a folder in hub layout, or a hub name. For
-            an existing model: where its backbone is now, if it was moved.
+        backbone: For a new model: bundled (the default, for drawings and small grey images), a
+            folder in hub layout, or a hub name such as facebook/dinov2-small for photos. For an
+            existing model: where its backbone is now, if it was moved.
         epochs: For a new model: passes over the images of a task.
         capacity: For a new model: largest number of adapters. If None, one per task.
     """
@@ -94,6 +96,7 @@ def run(
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve until interrupted; create the model if the folder holds none."""
+    from remembering.backbones.backbone import BUNDLED
     from remembering.model import RememberingTransformer
     from remembering.serving.server import serve
     from remembering.storage.layout import in_use
@@ -114,7 +117,13 @@ def run(
         )
 
     def create() -> RememberingTransformer:
-        return RememberingTransformer.from_backbone(backbone or "bundled", **settings)
+        # No images exist yet that a backbone could be selected by.
+        if backbone is None:
+            logging.getLogger("remembering").info(
+                "the new model uses the bundled backbone, for drawings and small grey images; for "
+                "photos, name one with --backbone, such as facebook/dinov2-small"
+            )
+        return RememberingTransformer.from_backbone(backbone or BUNDLED, **settings)
 
     serve(options, on_ready, create, backbone if exists else None)
 

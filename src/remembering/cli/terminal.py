@@ -21,8 +21,8 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from remembering.cli.text import printable
 from remembering.runtime.progress import Progress, Step
+from remembering.runtime.text import printable
 
 if TYPE_CHECKING:
     from remembering.report.table import Table
@@ -67,7 +67,12 @@ class TerminalProgress(Progress):
             _TimeLeft(),
             TextColumn("{task.fields[note]}", markup=False),
         )
-        with RichProgress(*columns, console=self._console, transient=True) as self._bars:
+        with RichProgress(
+            *columns,
+            console=self._console,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # else what is piped would go to the terminal
+        ) as self._bars:
             try:
                 yield from self._bar(self._bars, description, total)
             finally:
@@ -97,8 +102,8 @@ def cell(text: object) -> Text:
     return Text(printable(text))
 
 
-def show(table: Table) -> None:
-    """Print a table with as many columns as there is room for."""
+def show(table: Table, elsewhere: str = "remember report") -> None:
+    """Print a table with as many columns as there is room for, and which command shows the rest."""
     console = stdout_console()
     fitting = len(table.headers)
     while fitting > 2 and _width(console, table.to_rich(fitting)) > console.width:
@@ -106,9 +111,7 @@ def show(table: Table) -> None:
     console.print(table.to_rich(fitting))
     if fitting < len(table.headers):
         missing = ", ".join(table.headers[fitting:])
-        console.print(
-            Text(f"The terminal is too narrow for: {missing}; remember report shows them.")
-        )
+        console.print(Text(f"The terminal is too narrow for: {missing}; {elsewhere} shows them."))
 
 
 def _width(console: Console, table: RichTable) -> int:

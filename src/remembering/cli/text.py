@@ -1,28 +1,19 @@
-"""Text that is safe to print: file names, labels and task names may contain any character."""
+"""What the commands print: errors, log messages, cells of CSV files, command lines."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 
-# Control and format characters (such as escape sequences and changes of the writing direction),
-# lone surrogates (bytes that are not UTF-8), line and paragraph separators.
-_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-_JOINERS = "\u200c\u200d"  # needed by some scripts and emoji
+from remembering.runtime.text import printable
+
+_MAX_MESSAGE = 2000
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def printable(text: object) -> str:
-    r"""Return text with control characters and undecodable bytes escaped, on one line.
-
-    >>> printable("caf\udce9 \x1b[31m")
-    'caf\\xe9 \\x1b[31m'
-    """
-    return "".join(_escaped(character) for character in str(text))
 
 
 def csv_cell(value: object) -> object:
@@ -55,8 +46,33 @@ def command_line(command: str, arguments: Sequence[str]) -> str:
 
 
 def print_error(message: str) -> None:
-    """Print an error message as one line on standard error."""
+    """Print an error message as one line on standard error.
+
+    Names in it come from files and may be of any length: the middle of a long message is left out.
+    """
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[: _MAX_MESSAGE // 2]} ... {message[-_MAX_MESSAGE // 2 :]}"
     print(f"error: {printable(message)}", file=sys.stderr)
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Show what the library logs: warnings with a prefix, information without."""
+    logger, handler = logging.getLogger("remembering"), _StderrHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _StderrHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        print(f"{prefix}{printable(record.getMessage())}", file=sys.stderr)
 
 
 def tolerate_any_text() -> None:
@@ -64,14 +80,6 @@ def tolerate_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _escaped(character: str) -> str:
-    if unicodedata.category(character) not in _UNSAFE or character in _JOINERS:
-        return character
-    if "\udc80" <= character <= "\udcff":  # a byte of a file name, see PEP 383
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode()
 
 
 def _quoted(word: str) -> str:

@@ -19,7 +19,7 @@ from remembering.runtime.seeding import uniform
 
 SHIFT = 8
 """A crop shifts an image by up to 1 / SHIFT of each side: 4 of 32 pixels, 28 of 224."""
-_NUMBERS = {"none": 3, "flip": 3, "crop": 3, "resized_crop": 5}
+_NUMBERS: dict[Augment, int] = {"none": 3, "shift": 3, "flip": 3, "crop": 3, "resized_crop": 5}
 """Random numbers per image."""
 
 
@@ -30,8 +30,8 @@ def augmented(
 
     Args:
         images: Images (channels, height, width).
-        augment: "none", "flip" (horizontally, with probability 1/2), "crop" (flip and shift)
-            or "resized_crop" (flip and enlarge a part).
+        augment: "none", "shift", "flip" (horizontally, with probability 1/2), "crop" (both) or
+            "resized_crop" (flip and enlarge a part).
         index: Position of each image in its task.
         seed: Seed of the run.
         task: Number of the task.
@@ -59,9 +59,9 @@ def _augment(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:
         image = resized_crop(image, chance[1:])
     height, width = image.shape[-2:]
     rows, columns = torch.arange(height), torch.arange(width)
-    if augment == "crop":
+    if augment in ("crop", "shift"):
         rows, columns = _shifted(rows, down), _shifted(columns, right)
-    if flip < 0.5:
+    if flip < 0.5 and augment != "shift":
         columns = columns.flip(0)
     return image[:, rows.to(image.device)][:, :, columns.to(image.device)]
 

@@ -21,6 +21,9 @@ MAX_BYTES = 256 * 1024**2
 """Largest accepted image file."""
 MAX_PIXELS = MAX_BYTES // 3
 """Largest accepted image: as RGB, it takes `MAX_BYTES`. Pillow warns from the same number on."""
+JPEG2000_FACTOR = 4
+"""JPEG 2000 images may have so many times fewer pixels: decoding takes 36 bytes for each, and a
+file of one kilobyte can have the largest number."""
 _CHUNK = 2**22  # values of deep grey images that are converted at once
 
 
@@ -58,11 +61,12 @@ def decode_image(
                 f"{where} has {len(content):,} bytes; at most {MAX_BYTES:,} are accepted"
             )
         content = io.BytesIO(content)
-    too_large = f"{where} has more than {max_pixels:,} pixels; reduce its size first"
     try:
         with Image.open(content, formats=FORMATS) as image:
+            if image.format == "JPEG2000":
+                max_pixels //= JPEG2000_FACTOR
             if image.width * image.height > max_pixels:  # known from the header
-                raise InvalidFileError(too_large)
+                raise _too_large(where, max_pixels)
             ImageOps.exif_transpose(image, in_place=True)
             return pil_to_tensor(_in_mode(image, mode or image.mode))
     except (RememberingError, MemoryError):
@@ -72,11 +76,15 @@ def decode_image(
             f"{where} is not an image in a supported format ({', '.join(FORMATS)})"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InvalidFileError(too_large) from error
+        raise _too_large(where, max_pixels) from error
     except Exception as error:  # decoders raise almost anything on damaged files
         raise InvalidFileError(
             f"{where} is damaged and cannot be decoded ({reason(error)})"
         ) from error
+
+
+def _too_large(where: str, max_pixels: int) -> InvalidFileError:
+    return InvalidFileError(f"{where} has more than {max_pixels:,} pixels; reduce its size first")
 
 
 def pil_to_tensor(image: Image.Image) -> Tensor:

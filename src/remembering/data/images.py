@@ -9,7 +9,7 @@ are decoded only when a batch is iterated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
@@ -23,7 +23,6 @@ from remembering.data.arrays import array_to_tensor, stack_to_uint8
 from remembering.data.decoding import (
     decode_image,
     image_bytes,
-    image_files,
     pil_to_tensor,
     read_image,
 )
@@ -49,7 +48,7 @@ class ImageSequence(Protocol):
 
 ImageLike: TypeAlias = np.ndarray[Any, Any] | Tensor | Image.Image | str | Path
 """One image: an array, a Pillow image or the path of a file."""
-ImagesLike: TypeAlias = ImageSequence | ImageLike | Sequence[ImageLike]
+ImagesLike: TypeAlias = ImageSequence | ImageLike | Iterable[Any]
 """What `as_images` accepts."""
 
 
@@ -222,6 +221,8 @@ def joined(parts: Sequence[ImageSequence]) -> ImageSequence:
 
 def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
     """Select images by position: a tensor is indexed at once, other sequences stay lazy."""
+    if isinstance(images, ImageFiles):
+        return ImageFiles([images.paths[i] for i in index.tolist()])
     return images[index] if isinstance(images, Tensor) else Subset(images, index)
 
 
@@ -229,12 +230,18 @@ def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
     """Convert images to a sequence of uint8 tensors.
 
     Args:
-        images: A tensor or array, a list of tensors, arrays, Pillow images or paths, or a single
-            Pillow image or path. Stacks have the shape (n, height, width) for grey images,
-            (n, channels, height, width) or (n, height, width, channels), with 1, 3 or 4 channels;
-            a fourth channel (alpha) is dropped. Floats lie in 0..1 and are rounded to 8 bits.
-            The shapes (3, height, width) and (4, height, width) are rejected, unless `count`
-            confirms the number of grey images: they may also be one colour image.
+        images: One of these:
+
+            - a tensor or array of the shape (n, height, width) for grey images,
+              (n, channels, height, width) or (n, height, width, channels), with 1, 3 or 4
+              channels; a fourth channel (alpha) is dropped. Floats lie in 0..1 and are rounded to
+              8 bits; see `denormalise` for normalised ones. The shapes (3, height, width) and
+              (4, height, width) are rejected, unless `count` confirms the number of grey images:
+              they may also be one colour image;
+            - a list or another iterable of tensors, arrays, Pillow images or paths;
+            - a single image: (height, width), (height, width, channels), a Pillow image or a path;
+            - a `datasets.Dataset`, a data frame with a column of images or paths, a torch dataset
+              or data loader. What is iterated (generators, data loaders) is kept in memory.
         count: Number of images, if it is known.
 
     Raises:
@@ -250,45 +257,25 @@ def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
     if isinstance(images, str | Path | Image.Image):
         return as_images([images])
     if not isinstance(images, Sequence):
-        raise InvalidInputError(
-            f"images of type {type(images).__name__} are not supported; pass a tensor, an array, "
-            "or a list of arrays, Pillow images or paths"
-        )
+        from remembering.data.interop import foreign_images  # which needs this module
+
+        return foreign_images(images)
     paths = [Path(image) for image in images if isinstance(image, str | Path)]
     if paths and len(paths) == len(images):
         return ImageFiles(paths)
-    return ImageList([_one_image(image, f"image {i}") for i, image in enumerate(images)])
+    return ImageList([one_image(image, f"image {i}") for i, image in enumerate(images)])
 
 
-def class_folders(folder: Path) -> tuple[ImageFiles, list[str]]:
-    """List the images of a folder with one subfolder per class.
+def one_image(image: Any, where: str) -> Tensor:
+    """Convert one image to uint8 (channels, height, width).
 
-    Returns:
-        The image files, and for each the name of its subfolder.
+    Args:
+        image: An array, a Pillow image, or the path of a file.
+        where: Description of the image for error messages.
 
     Raises:
-        InvalidFileError: If there are no class folders, or one of them has no images.
+        InvalidInputError: If the type, shape or values are not acceptable.
     """
-    if not folder.is_dir():
-        raise InvalidFileError(f"{folder} is not a folder; pass a folder with one folder per class")
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not classes:
-        raise InvalidFileError(
-            f"{folder} has no class folders; put the images of each class into a folder of its own"
-        )
-    paths: list[Path] = []
-    labels: list[str] = []
-    for class_folder in classes:
-        files = image_files(class_folder)
-        if not files:
-            raise InvalidFileError(f"{class_folder} has no images; add some or remove the folder")
-        paths += files
-        labels += [class_folder.name] * len(files)
-    return ImageFiles(paths), labels
-
-
-def _one_image(image: Any, where: str) -> Tensor:
-    """Convert one image to uint8 (channels, height, width)."""
     if isinstance(image, Image.Image):
         try:
             return pil_to_tensor(ImageOps.exif_transpose(image))

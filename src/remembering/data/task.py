@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-import reprlib
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from remembering.data import interop
+from remembering.data.columns import (
+    IMAGE_NAMES,
+    LABEL_NAMES,
+    Label,
+    dataset_columns,
+    dataset_labels,
+    require_column,
+)
+from remembering.data.folders import class_folders, first_unreadable, readable
 from remembering.data.images import (
     DatasetImages,
+    ImageList,
     ImageSequence,
     ImagesLike,
     as_images,
-    class_folders,
+    subset,
 )
 from remembering.data.iterable import on_disk
 from remembering.errors import InvalidInputError
+from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.text import printable
 
-if TYPE_CHECKING:
-    import datasets
+__all__ = ["Label", "Task"]
 
-Label: TypeAlias = str | int
 LabelsLike: TypeAlias = Iterable[Label] | np.ndarray[Any, Any] | Tensor
+
+
+_logger = logging.getLogger("remembering")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -101,12 +115,33 @@ class Task:
                 f"class '{label}' of task '{self.name}' has one image; pass at least two"
             )
 
+    def only_readable(self, *, strict: bool = False, progress: Progress = SILENT) -> Task:
+        """Return the task without images that cannot be decoded, and log a warning for each.
+
+        Every image is decoded once.
+
+        Args:
+            strict: Raise instead.
+            progress: Reports progress.
+
+        Raises:
+            InvalidFileError: If an image cannot be decoded and `strict` is True, or if all cannot.
+        """
+        kept, problems = readable(self.images, progress)
+        if problems and (strict or not len(kept)):
+            raise first_unreadable(problems.values())
+        for problem in problems.values():
+            _logger.warning("skipped: %s", printable(problem))
+        if not problems:
+            return self
+        return Task(self.name, subset(self.images, kept), [self.labels[i] for i in kept.tolist()])
+
     @classmethod
     def from_folder(cls, folder: str | Path, name: str | None = None) -> Task:
         """Create a task from a folder with one subfolder per class, named by its label.
 
         Args:
-            folder: The folder.
+            folder: The folder. Images in subfolders of a class folder belong to the class.
             name: Name of the task. By default that of the folder.
 
         Raises:
@@ -119,86 +154,66 @@ class Task:
     @classmethod
     def from_dataset(
         cls,
-        dataset: datasets.Dataset | datasets.IterableDataset,
+        dataset: Any,
         name: str,
         image: str | None = None,
         label: str | None = None,
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
     ) -> Task:
-        """Create a task from a dataset of the `datasets` library.
-
-        Images stored as paths of local files are read; URLs are not followed.
+        """Create a task from a dataset of another library.
 
         Args:
-            dataset: One split. A streaming dataset is written to disk first; see `on_disk`.
+            dataset: One of these:
+
+                - a split of the `datasets` library. A streaming one is written to disk first; see
+                  `on_disk`. Images stored as paths of local files are read; URLs are not followed;
+                - a data frame of pandas with a column of images or of paths;
+                - a torch dataset of pairs (image, label), which is read once for its labels and
+                  then on access: it must return the same image every time;
+                - a torch data loader, or another iterable of pairs; its images are kept in memory.
             name: Name of the task.
-            image: Name of the image column. By default it is found by its type.
+            image: Name of the image column. By default it is found by its type or name.
             label: Name of the label column. By default it is found by its name or type.
+            mean: If a torch dataset or data loader normalises images, the mean of each channel.
+            std: The same for the standard deviation.
 
         Raises:
             InvalidInputError: If a column is missing, or the labels are not acceptable.
         """
+        if interop.is_data_frame(dataset):
+            images = dataset[require_column(dataset.columns, image, IMAGE_NAMES)]
+            labels = dataset[require_column(dataset.columns, label, LABEL_NAMES)]
+            return cls(name, list(images), labels.tolist())
+        if interop.is_torch_dataset(dataset):
+            items = (interop.item_parts(dataset[i])[1] for i in range(len(dataset)))
+            return cls(name, interop.TorchImages(dataset, mean, std), list(map(_scalar, items)))
+        if isinstance(dataset, torch.utils.data.DataLoader):
+            pairs = list(interop.loader_items(dataset, mean, std))
+            return cls(name, ImageList([i for i, _ in pairs]), [label for _, label in pairs])
+
         import datasets
 
         if isinstance(dataset, datasets.IterableDataset):
             known = dataset.features is not None
             columns = list(dataset_columns(dataset, image, label)) if known else []
             dataset = on_disk(dataset, columns, name)
-        if not isinstance(dataset, datasets.Dataset):
+        if isinstance(dataset, dict) or not isinstance(dataset, Iterable):
             raise InvalidInputError(
                 f"task '{name}' got a {type(dataset).__name__}; pass one dataset, such as its "
                 "'train' split"
             )
+        if not isinstance(dataset, datasets.Dataset):
+            parts = [interop.item_parts(item) for item in dataset]
+            return cls(name, [i for i, _ in parts], [_scalar(label) for _, label in parts])
         image, label = dataset_columns(dataset, image, label)
         images = DatasetImages(dataset, image, follow_paths=True)
         return cls(name, images, dataset_labels(dataset, label))
 
 
-def dataset_columns(
-    dataset: datasets.Dataset | datasets.IterableDataset,
-    image: str | None = None,
-    label: str | None = None,
-) -> tuple[str, str]:
-    """Return the names of the image and label columns of a dataset; see `Task.from_dataset`."""
-    features = dataset.features
-    for column in (image, label):
-        if column is not None and column not in features:
-            raise InvalidInputError(
-                f"the dataset has no column '{column}'; it has {', '.join(features)}"
-            )
-    if image is None:
-        image = next((n for n, f in features.items() if type(f).__name__ == "Image"), None)
-    if label is None:
-        typed = [n for n, f in features.items() if type(f).__name__ == "ClassLabel"]
-        named = [n for n in ("fine_label", "label", "labels") if n in features]
-        label = next(iter([*named, *typed]), None)
-    if image is None or label is None:
-        raise InvalidInputError(
-            f"no {'image' if image is None else 'label'} column found among "
-            f"{', '.join(features)}; pass its name"
-        )
-    return image, label
-
-
-def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
-    """Return the labels of a dataset, as class names where the dataset has them."""
-    # In Arrow's own types: `datasets` would decode a column that is declared to hold images.
-    table = dataset.select_columns([column]).with_format("arrow")[:]
-    labels: list[Label] = table.column(column).to_pylist()
-    names = getattr(dataset.features[column], "names", None)
-    # Data sets that keep their test labels secret have None or -1 there.
-    bad = [label for label in labels if not _is_label(label, names)]
-    if bad:
-        raise InvalidInputError(
-            f"column '{column}' has the label {reprlib.repr(bad[0])}; labels are strings or "
-            "integers, leave out the rows without one"
-        )
-    return labels if names is None else [names[i] for i in labels]
-
-
-def _is_label(label: object, names: list[str] | None) -> bool:
-    if names is not None:
-        return isinstance(label, int) and 0 <= label < len(names)
-    return isinstance(label, str | int)
+def _scalar(label: Any) -> Any:
+    return label.item() if isinstance(label, Tensor) and label.numel() == 1 else label
 
 
 def _as_list(labels: Any) -> list[Any]:

@@ -1,5 +1,5 @@
-"""How a learner is scored: routing units, metrics, and the evaluator of a stream of tasks.
+"""How good answers are: routing units, metrics, and the quality of a model on labelled images.
 
-Everything here reads learners and never changes them. Running whole experiments and writing
-results belongs to `experiments`; tables and plots belong to `report`.
+Everything here reads predictions and never changes a model. Scoring a learner after each task of a
+stream belongs to `experiments`; tables and plots belong to `report`.
 """

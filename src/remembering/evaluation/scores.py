@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remembering.evaluation.metrics import mean
-from remembering.schema import Rate
+from remembering.schema import Count, Rate
+
+
+@dataclass(frozen=True)
+class AnswerSummary:
+    """The predicted labels of the test images of one task.
+
+    Attributes:
+        sha256: Hash of the predicted labels as a JSON list, in the order of the images.
+        confusion: For each label, how often each label was predicted.
+    """
+
+    sha256: str
+    confusion: dict[str, dict[str, Count]]
+
+    @classmethod
+    def of(cls, answers: Sequence[str | int], labels: Sequence[str | int]) -> AnswerSummary:
+        """Summarize the predicted labels of some images.
+
+        >>> AnswerSummary.of(["cat", "dog", "cat"], ["cat", "cat", "cat"]).confusion
+        {'cat': {'cat': 2, 'dog': 1}}
+        """
+        confusion: dict[str, dict[str, int]] = {}
+        for answer, label in zip(answers, labels, strict=True):
+            row = confusion.setdefault(str(label), {})
+            row[str(answer)] = row.get(str(answer), 0) + 1
+        return cls(hashlib.sha256(json.dumps(list(answers)).encode()).hexdigest(), confusion)
 
 
 @dataclass(frozen=True)
@@ -15,21 +43,19 @@ class TaskScore:
 
     Attributes:
         accuracy: By routing unit.
+        answers: Summary of the answers by routing unit.
         routing_accuracy: By routing unit, the fraction of images routed to their task.
         oracle: Accuracy with the correct adapter given.
         ablated: Accuracy without a router, where the most confident adapter answers.
-        router_alone: Accuracy of a class-conditional router without any task's adapter.
         router_scores: Mean router score under the expert of each task.
-        compared: The same adapters, routed by a second router.
     """
 
     accuracy: dict[str, Rate]
+    answers: dict[str, AnswerSummary]
     routing_accuracy: dict[str, Rate] = field(default_factory=dict)
     oracle: Rate | None = None
     ablated: Rate | None = None
-    router_alone: Rate | None = None
     router_scores: tuple[float, ...] = ()
-    compared: TaskScore | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from remembering import schema
 from remembering.backbones.backbone import Backbone
-from remembering.baselines import BASELINES
 from remembering.baselines.features import FeatureCache
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import mean
@@ -68,9 +67,7 @@ def run_experiment(
     if tracker:
         check_tracker(tracker)
     for baseline in experiment.baselines:
-        if baseline not in BASELINES:
-            known = ", ".join(BASELINES)
-            raise RememberingError(f"there is no baseline '{baseline}'; known are {known}")
+        find_method(baseline)  # raises if there is none
     options = parse_options(experiment.options, list(METHODS))
     command = tuple(command) or ("run", name, *(["--small"] if small else []))
     folders = {MODEL: out} | {b: out / "baselines" / b for b in experiment.baselines}

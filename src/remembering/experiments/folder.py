@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import tomli_w
 
 from remembering import schema
-from remembering.errors import RememberingError
+from remembering.errors import InvalidFileError, RememberingError
 from remembering.evaluation.scores import Score
 from remembering.experiments.result import RESULTS, RunResult, read_result, write_result
 from remembering.experiments.spec import RunConfig
 from remembering.learning.checkpoint import NAME as CHECKPOINT
 from remembering.learning.checkpoint import Checkpoint
 from remembering.runtime.files import remove_unfinished, write_atomic
+from remembering.runtime.reading import read_json, read_toml
 
 CONFIG, SCORES, LOGS = "config.toml", "scores.json", "logs"
 
@@ -93,10 +93,7 @@ class RunFolder:
         path = self.path / SCORES
         if not path.is_file():
             return RunProgress()
-        try:
-            return schema.read(RunProgress, json.loads(path.read_text()), str(path))
-        except (OSError, ValueError) as error:
-            raise RememberingError(f"{path} is damaged ({error})") from error
+        return schema.read(RunProgress, read_json(path), str(path))
 
     def write_progress(self, progress: RunProgress) -> None:
         """Write what the run has done so far, atomically."""
@@ -132,6 +129,6 @@ def read_config(folder: Path) -> RunConfig:
     """Return what the run in a folder was started with."""
     path = folder / CONFIG
     try:
-        return schema.read(RunConfig, tomllib.loads(path.read_text()), str(path))
-    except (OSError, ValueError) as error:
-        raise RememberingError(f"{path} is damaged ({error}); choose another folder") from error
+        return schema.read(RunConfig, read_toml(path), str(path))
+    except InvalidFileError as error:
+        raise RememberingError(f"{error}; choose another folder") from error

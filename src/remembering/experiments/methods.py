@@ -9,16 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, Baseline
 from remembering.baselines.exemplars import PER_CLASS
 from remembering.baselines.features import FeatureCache
-from remembering.config import RouterSettings, Settings
+from remembering.config import Settings
 from remembering.data.streams.stream import Stream
 from remembering.errors import RememberingError
-from remembering.evaluation.evaluator import Evaluator
+from remembering.experiments.evaluator import Evaluator
 from remembering.experiments.result import MethodInfo
 from remembering.experiments.spec import MODEL, Experiment
 from remembering.learner import Learner
@@ -37,10 +38,14 @@ class Context:
     cache: FeatureCache
 
     @property
-    def settings(self) -> Settings:
-        """How adapters are trained."""
-        epochs = self.experiment.epochs(len(self.stream.tasks))
-        return replace(self.experiment.learning, epochs=epochs)
+    def published_settings(self) -> Settings:
+        """The paper's configuration, whose budget baselines share."""
+        return self.experiment.published_settings(len(self.stream.tasks))
+
+    @property
+    def model_settings(self) -> Settings:
+        """The settings of the model that the experiment describes."""
+        return self.experiment.model_settings(len(self.stream.tasks))
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class BaselineMethod(Method):
         return cls(*facts, kind.defaults, kind.every_task, kind)
 
     def new(self, context: Context, options: Options) -> Learner:
-        return self.kind(context.backbone, context.settings, context.cache, **options)
+        return self.kind(context.backbone, context.published_settings, context.cache, **options)
 
     def load(self, path: Path, context: Context) -> Learner:
         return self.kind.load(path, backbone=context.backbone, cache=context.cache)
@@ -131,14 +136,14 @@ class BaselineMethod(Method):
 
 @dataclass(frozen=True)
 class Ours(Method):
-    """The Remembering Transformer with some router.
+    """The Remembering Transformer in some configuration.
 
     Attributes:
-        router: Returns the router of an experiment.
-        units: Routing units to report. If None, those of the experiment, with its second router.
+        configure: Returns the settings for an experiment and the options of the method.
+        units: Routing units to report. If None, those of the experiment.
     """
 
-    router: Callable[[Experiment], RouterSettings]
+    configure: Callable[[Context, Options], Settings]
     units: tuple[str, ...] | None = None
     state = "model"
 
@@ -146,37 +151,60 @@ class Ours(Method):
     def of(
         cls,
         title: str,
-        router: Callable[[Experiment], RouterSettings],
-        units: tuple[str, ...] | None = None,
+        stores: str,
+        configure: Callable[[Context, Options], Settings],
+        units: tuple[str, ...] | None = ("sample",),
+        published: str | None = None,
+        defaults: Options = MappingProxyType({}),
     ) -> Ours:
-        """Return the method; it has no options besides the settings of the experiment."""
+        """Return the method of a configuration."""
         paper = "Sun et al. (2024), Remembering Transformer for continual learning, "
-        stores = "one adapter, one head and one generative model per task"
-        return cls(title, f"{paper}arXiv:2404.07518", stores, "Ours", {}, True, router, units)
+        facts = (title, f"{paper}arXiv:2404.07518", stores, published, defaults, True)
+        return cls(*facts, configure, units)
 
     def new(self, context: Context, options: Options) -> Learner:
-        settings = replace(context.settings, router=self.router(context.experiment))
-        return RememberingTransformer(context.backbone, settings)
+        return RememberingTransformer(context.backbone, self.configure(context, options))
 
     def load(self, path: Path, context: Context) -> Learner:
         return RememberingTransformer.load(path, backbone=context.backbone)
 
     def evaluator(self, context: Context) -> Evaluator:
-        if self.units is not None:
-            return Evaluator(self.units)
-        compared = context.experiment.compared
-        depth = context.backbone.depth
-        return Evaluator(context.experiment.units, compared and compared.resolved(depth))
+        return Evaluator(context.experiment.units if self.units is None else self.units)
 
 
-def published_router(experiment: Experiment) -> RouterSettings:
-    """Return the paper's router, with the settings that the experiment has for it."""
-    return replace(experiment.compared or experiment.learning.router, kind="autoencoder")
+def _with_replay(context: Context, options: Options) -> Settings:
+    """Keep images of every task, and consolidate at least once at the end of the stream."""
+    tasks = len(context.stream.tasks)
+    return replace(
+        context.model_settings,
+        memory=int(options["memory"]) // tasks,
+        consolidate_every=min(tasks, CONSOLIDATE_EVERY),
+    )
 
 
+CONSOLIDATE_EVERY = 5
+"""Tasks between consolidations in experiments with replay."""
+_STATISTICS = "an adapter per domain, class means, and one covariance matrix per adapter"
 METHODS: dict[str, Method] = {
-    "ours": Ours.of("Ours, default", lambda _: RouterSettings(), ("sample",)),
-    "ours-published": Ours.of("Ours, as published", published_router, ("task", "sample")),
+    "ours": Ours.of("Ours", _STATISTICS, lambda context, _: context.model_settings),
+    "ours-replay": Ours.of(
+        "Ours, with replay",
+        f"{_STATISTICS}; replay images",
+        _with_replay,
+        defaults=MappingProxyType({"memory": 200}),
+    ),
+    "ours-first": Ours.of(
+        "Router alone, first task's adapter",
+        "one adapter, class means and one covariance matrix",
+        lambda context, _: replace(context.model_settings, adapters="first"),
+    ),
+    "ours-published": Ours.of(
+        "Ours, as published",
+        "one adapter, one head and one autoencoder per task",
+        lambda context, _: context.published_settings,
+        units=("sample", "task"),
+        published="Ours",
+    ),
     **{name: BaselineMethod.of(kind) for name, kind in BASELINES.items()},
 }
 """Methods that can be compared, by name."""
@@ -185,7 +213,13 @@ METHODS: dict[str, Method] = {
 def find_method(name: str) -> Method:
     """Return a method by name; "model" is the model that an experiment describes."""
     if name == MODEL:
-        return Ours.of("Remembering Transformer", lambda experiment: experiment.learning.router)
+        return Ours.of(
+            "Remembering Transformer",
+            "adapters, and what decides between them",
+            lambda context, _: context.model_settings,
+            units=None,
+            published="Ours",
+        )
     _require("method", name, METHODS)
     return METHODS[name]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,6 +41,7 @@ def environment() -> dict[str, str | int]:
     """Return what results depend on besides settings and data."""
     return {
         "remembering": __version__,
+        **({"commit": found} if (found := commit(Path(__file__))) else {}),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
@@ -46,6 +49,29 @@ def environment() -> dict[str, str | int]:
         **current().about(),
         "machine": platform.machine(),
     }
+
+
+@cache  # the code of this process does not change
+def commit(path: Path) -> str | None:
+    """Return the git commit of the package that contains a module, or None if there is none.
+
+    "+changes" is appended if files of the package differ from the commit.
+    """
+    package = path.resolve().parents[1]
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(package), *words], capture_output=True, text=True, timeout=60
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", str(path.resolve())) is None:
+        return None  # not installed from a clone; the folder may belong to another repository
+    found = git("rev-parse", "HEAD")
+    return f"{found}+changes" if found and git("status", "--porcelain", "--", ".") else found
 
 
 def command_words(command: str, arguments: Sequence[str]) -> tuple[str, ...]:

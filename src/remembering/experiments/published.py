@@ -104,19 +104,20 @@ def published_method(experiment: str, method: str | None) -> Published | None:
 def published_for(experiment: str, variant: str | None = None) -> Published | None:
     """Return what the paper prints for this experiment and variant.
 
-    Table 1 has one experiment per split. Variants of experiments whose name begins with cifar10-5
-    may name the capacity E (Table 2) or the replay memory M (Table 3).
+    Table 1 has one experiment per split. Variants of cifar10-5, capacity and replay may name the
+    capacity E (Table 2) or the replay memory M (Table 3).
 
     >>> published_for("cifar10-5", "E=3")
     Published(accuracy=93.2, deviation=0.72, where='Table 2', unit='task')
-    >>> published_for("cifar10-5-replay", "M=128").accuracy
+    >>> published_for("paper/replay", "M=128").accuracy
     86.6
     """
+    experiment = experiment.rpartition("/")[2]
     if variant is None:
         split = SPLIT_TASKS.get(experiment)
         return TABLE_1["Ours"][split] if split else None
     settings = {key: int(value) for key, value in re.findall(r"([A-Za-z]\w*)\s*=\s*(\d+)", variant)}
-    on_cifar10 = experiment == "cifar10-5" or experiment.startswith("cifar10-5-")
+    on_cifar10 = experiment in ("cifar10-5", "capacity", "replay")
     if not on_cifar10 or not settings or not settings.keys() <= {"E", "M"}:
         return None
     if "M" in settings:

@@ -1,5 +1,7 @@
 """The result of a run: one method, one stream, one seed. One JSON file, `results.json`.
 
+A record is the same file, compressed: `*-seed-N.json.gz` (see `report.records`).
+
 `RunResult` is the format. `read_result` rejects everything else, and
 `schema.json_schema(RunResult)` describes it for other programs. Accuracies are fractions; those of
 a whole stream are means over tasks.
@@ -7,6 +9,7 @@ a whole stream are means over tasks.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,14 +20,17 @@ from remembering import schema
 from remembering.config import RouterSettings
 from remembering.errors import RememberingError
 from remembering.evaluation.metrics import Matrix, accuracy_after, forgetting, mean
+from remembering.evaluation.scores import AnswerSummary
 from remembering.evaluation.units import unit_size
 from remembering.experiments.spec import RunConfig
 from remembering.learner import Footprint
 from remembering.runtime.files import write_atomic
+from remembering.runtime.reading import read_json
 from remembering.schema import Count, Rate
 
-VERSION = 3
+VERSION = 4
 RESULTS = "results.json"
+RECORDS = "*-seed-*.json.gz"
 
 Rates = tuple[Rate | None, ...]
 
@@ -71,6 +77,7 @@ class UnitResult:
         accuracy: After the last task.
         accuracy_after: After each task, over the tasks learned so far; None if not evaluated.
         matrix: Row i: after learning task i. Column j: on task j, None if not measured.
+        answers: Summary of the answers to the test images of each task, after the last task.
         average: Mean of `accuracy_after`; None if evaluated after the last task only.
         forgetting: See `metrics.forgetting`.
         routing_accuracy: Fraction of images routed to their task, after the last task.
@@ -79,12 +86,18 @@ class UnitResult:
     accuracy: Rate
     accuracy_after: Rates
     matrix: tuple[Rates, ...]
+    answers: tuple[AnswerSummary, ...]
     average: Rate | None = None
     forgetting: float | None = None
     routing_accuracy: Rate | None = None
 
     @classmethod
-    def of(cls, matrix: Matrix, routing_accuracy: float | None = None) -> UnitResult:
+    def of(
+        cls,
+        matrix: Matrix,
+        answers: Sequence[AnswerSummary],
+        routing_accuracy: float | None = None,
+    ) -> UnitResult:
         """Summarize a matrix of accuracies."""
         after = accuracy_after(matrix)
         known = [value for value in after if value is not None]
@@ -92,6 +105,7 @@ class UnitResult:
             accuracy=known[-1],
             accuracy_after=tuple(after),
             matrix=tuple(map(tuple, matrix)),
+            answers=tuple(answers),
             average=mean(known) if len(known) == len(after) else None,
             forgetting=forgetting(matrix),
             routing_accuracy=routing_accuracy,
@@ -111,13 +125,6 @@ class RouterResult:
     settings: RouterSettings
     score_name: str
     scores: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class ComparedRouterResult(RouterResult):
-    """A second router that routes to the same adapters; `units` is accuracy by routing unit."""
-
-    units: dict[str, UnitResult]
 
 
 @dataclass(frozen=True)
@@ -143,17 +150,13 @@ class RoutingResult:
         router: The model's router.
         oracle_after: Accuracy with the correct adapter given, after each task.
         ablated_after: Accuracy of the most confident adapter, without a router, after each task.
-        router_alone_after: Accuracy of a class-conditional router without adapters.
         novelty: Novelty detection.
-        compared: A second router on the same adapters.
     """
 
     router: RouterResult
     oracle_after: Rates
     ablated_after: Rates
-    router_alone_after: Rates
     novelty: NoveltyResult
-    compared: ComparedRouterResult | None = None
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class RunResult:
         seconds_learning: Duration of learning each task.
         images_per_second: Speed of prediction.
         data_sha256: Hash of all images and labels.
-        environment: Versions, threads, processes and machine.
+        environment: Versions, the commit of the code, threads, processes and machine.
         routing: Measurements of models that route images to adapters.
     """
 
@@ -197,25 +200,37 @@ class RunResult:
         """The seed."""
         return self.config.seed
 
+    @property
+    def compared(self) -> bool:
+        """Whether this is a result of `remember compare`, not of `remember run`."""
+        return self.config.command[:1] == ("compare",)
+
+    @property
+    def code(self) -> str:
+        """The version of the code, with its commit if it was run from a clone."""
+        version, commit = (self.environment.get(key, "") for key in ("remembering", "commit"))
+        sha, _, changes = str(commit).partition("+")
+        return f"{version} {sha[:9]}{changes and ' with changes'}".strip() or "unknown"
+
     def __post_init__(self) -> None:
         if not self.tasks or not self.units:
             raise RememberingError("a result needs at least one task and one routing unit")
         series: dict[str, Sequence[Any]] = {"seconds_learning": self.seconds_learning}
         units = {f"units.{name}": unit for name, unit in self.units.items()}
         if self.routing:
-            compared = self.routing.compared
             series |= {
                 "routing.oracle_after": self.routing.oracle_after,
                 "routing.ablated_after": self.routing.ablated_after,
                 "routing.novelty.auroc": self.routing.novelty.auroc,
                 "routing.router.scores": self.routing.router.scores,
             }
-            if compared:
-                series["routing.compared.scores"] = compared.scores
-                units |= {f"routing.compared.units.{name}": u for name, u in compared.units.items()}
         for name, unit in units.items():
             unit_size(name.rpartition(".")[2])
-            series |= {f"{name}.accuracy_after": unit.accuracy_after, f"{name}.matrix": unit.matrix}
+            series |= {
+                f"{name}.accuracy_after": unit.accuracy_after,
+                f"{name}.matrix": unit.matrix,
+                f"{name}.answers": unit.answers,
+            }
         _check_lengths(series, len(self.tasks))
 
 
@@ -228,17 +243,12 @@ def _check_lengths(series: dict[str, Sequence[Any]], tasks: int) -> None:
 
 
 def read_result(path: Path) -> RunResult:
-    """Read a result.
+    """Read a result or a record.
 
     Raises:
         RememberingError: If the file is missing, damaged, or of another version.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RememberingError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise RememberingError(f"{path} is not valid JSON ({error}); run it again") from error
+    data = read_json(path)
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:
         raise RememberingError(
@@ -249,6 +259,10 @@ def read_result(path: Path) -> RunResult:
 
 
 def write_result(path: Path, result: RunResult) -> None:
-    """Write a result, atomically."""
+    """Write a result, atomically; a record, compressed, if the name ends in ".gz".
+
+    Equal results are equal files.
+    """
     text = json.dumps(schema.write(result), indent=1, allow_nan=False)
-    write_atomic(path, f"{text}\n".encode())
+    content = f"{text}\n".encode()
+    write_atomic(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

@@ -16,13 +16,12 @@ from remembering.baselines.features import FeatureCache
 from remembering.data.images import joined, subset
 from remembering.data.streams.stream import Stream
 from remembering.data.task import Task
-from remembering.evaluation.evaluator import FALSE_ALARM_RATE, Evaluator
 from remembering.evaluation.scores import Score, TaskScore
+from remembering.experiments.evaluator import FALSE_ALARM_RATE, Evaluator
 from remembering.experiments.folder import RunFolder, RunProgress
 from remembering.experiments.provenance import data_sha256, environment, portable_settings
 from remembering.experiments.result import (
     VERSION,
-    ComparedRouterResult,
     MethodInfo,
     NoveltyResult,
     RouterResult,
@@ -31,7 +30,7 @@ from remembering.experiments.result import (
     TaskInfo,
     UnitResult,
 )
-from remembering.experiments.spec import Experiment, RunConfig
+from remembering.experiments.spec import RunConfig
 from remembering.learner import Learner
 from remembering.learning.checkpoint import Checkpoint
 from remembering.model import RememberingTransformer
@@ -82,6 +81,7 @@ def run(
     distributed, done = current(), folder.read_progress()
     distributed.agree((len(done.scores), learner.learned), "number of tasks done")
     started, checkpoint = time.perf_counter(), folder.checkpoint(save_steps)
+    about = environment()  # before a long run, during which the clone may change
     for i in range(len(done.scores), len(stream.tasks)):
         last = i == len(stream.tasks) - 1
         clock, saved = time.perf_counter(), cache.saved
@@ -107,7 +107,7 @@ def run(
     def finish() -> RunResult:
         if isinstance(learner, Baseline):
             learner.cache = None  # or the speed of prediction would be that of the cache
-        result = _result(learner, stream, evaluator, config, method, backbone, done)
+        result = _result(learner, stream, config, method, backbone, done, about)
         result = replace(result, seconds=done.seconds + time.perf_counter() - started)
         return folder.finish(result, keep_state=keep_state)
 
@@ -136,11 +136,11 @@ def _log(score: Score, tasks: int, progress: Progress) -> None:
 def _result(
     learner: Learner,
     stream: Stream,
-    evaluator: Evaluator,
     config: RunConfig,
     method: MethodInfo,
     backbone: Backbone,
     done: RunProgress,
+    about: dict[str, str | int],
 ) -> RunResult:
     model = learner if isinstance(learner, RememberingTransformer) else None
     return RunResult(
@@ -159,59 +159,44 @@ def _result(
             )
             for i, data in enumerate(stream.tasks)
         ),
-        units=_units(done.scores, lambda task: task),
+        units=_units(done.scores),
         footprint=learner.footprint(),
         seconds=done.seconds,
         seconds_learning=done.seconds_learning,
         images_per_second=_speed(learner, stream),
         data_sha256=data_sha256(stream),
-        environment=environment(),
-        routing=_routing(model, config.settings, done.scores) if model else None,
+        environment=about,
+        routing=_routing(model, done.scores) if model else None,
     )
 
 
-def _routing(
-    model: RememberingTransformer, settings: Experiment, scores: Sequence[Score]
-) -> RoutingResult:
+def _routing(model: RememberingTransformer, scores: Sequence[Score]) -> RoutingResult:
     router, last = model.settings.router, scores[-1].tasks
-    compared = None
-    if last[0].compared and settings.compared:
-        second = [task.compared for task in last if task.compared]
-        compared = ComparedRouterResult(
-            settings.compared.resolved(model.backbone.depth),
-            ROUTERS[settings.compared.kind].score_name,
-            tuple(task.router_scores for task in second),
-            _units(scores, lambda task: task.compared),
-        )
     return RoutingResult(
         router=RouterResult(
             router, ROUTERS[router.kind].score_name, tuple(task.router_scores for task in last)
         ),
         oracle_after=tuple(score.mean(lambda task: task.oracle) for score in scores),
         ablated_after=tuple(score.mean(lambda task: task.ablated) for score in scores),
-        router_alone_after=tuple(score.mean(lambda task: task.router_alone) for score in scores),
         novelty=NoveltyResult(
             FALSE_ALARM_RATE,
             tuple(score.false_alarms for score in scores),
             tuple(score.auroc for score in scores),
         ),
-        compared=compared,
     )
 
 
-def _units(
-    scores: Sequence[Score], part: Callable[[TaskScore], TaskScore | None]
-) -> dict[str, UnitResult]:
-    """Return the accuracy under each unit, of each task's score or of a part of it."""
-    rows = [[found for task in score.tasks if (found := part(task))] for score in scores]
+def _units(scores: Sequence[Score]) -> dict[str, UnitResult]:
+    """Return the accuracy under each unit."""
     results = {}
-    for unit in rows[-1][0].accuracy:
+    for unit in scores[-1].tasks[0].accuracy:
         matrix = [
-            [task.accuracy[unit] for task in row] + [None] * (len(scores) - len(row))
-            for row in rows
+            [task.accuracy[unit] for task in score.tasks]
+            + [None] * (len(scores) - len(score.tasks))
+            for score in scores
         ]
-        routed = Score(tuple(rows[-1])).mean(_routing_accuracy(unit))
-        results[unit] = UnitResult.of(matrix, routed)
+        answers = [task.answers[unit] for task in scores[-1].tasks]
+        results[unit] = UnitResult.of(matrix, answers, scores[-1].mean(_routing_accuracy(unit)))
     return results
 
 

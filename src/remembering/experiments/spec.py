@@ -6,7 +6,6 @@ This module does not import torch: the command reads it to offer every setting a
 from __future__ import annotations
 
 import difflib
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +13,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from remembering import schema
-from remembering.config import RouterSettings, Settings
+from remembering.config import Settings
 from remembering.errors import RememberingError
+from remembering.runtime.reading import read_toml
 
 MODEL = "model"
 """The method that an experiment describes: the Remembering Transformer with its settings."""
@@ -56,11 +56,11 @@ class Experiment:
     image_size: int | None = None
     """Input size in pixels, if not the checkpoint's own."""
     total_epochs: int | None = None
-    """Epochs to divide evenly over the tasks, as in the paper; overrides epochs."""
+    """Epochs of the published configuration, divided evenly over the tasks as in the paper."""
     units: tuple[str, ...] = ("sample", "group_32", "group_128", "task")
     """Routing units to report."""
     baselines: tuple[str, ...] = ("finetune", "joint")
-    """Baselines on the same backbone; remember compare --list names them."""
+    """Methods to run on the same backbone; remember compare --list names them."""
     options: tyro.conf.Suppress[tuple[str, ...]] = ()
     """Options of the baselines for this experiment, such as "ewc.strength=100", selected on
     training images."""
@@ -68,18 +68,24 @@ class Experiment:
         default_factory=StreamSettings
     )
     learning: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
-    compared: tyro.conf.Suppress[RouterSettings | None] = None
-    """A second router, such as the paper's, that routes to the same adapters."""
+    published: tyro.conf.Suppress[Settings | None] = None
+    """The paper's configuration on this stream, with an adapter and an autoencoder per task;
+    baselines share its rank, epochs, batch size and learning rate. If None, `learning` is it."""
 
     def __post_init__(self) -> None:
         if self.total_epochs is not None and self.total_epochs < 1:
             raise RememberingError(f"total_epochs = {self.total_epochs} must be at least 1")
 
-    def epochs(self, tasks: int) -> int:
-        """Return the number of epochs per task, for some number of tasks."""
+    def published_settings(self, tasks: int) -> Settings:
+        """Return the published configuration for some number of tasks, with the run's seed."""
+        settings = replace(self.published or self.learning, seed=self.learning.seed)
         if self.total_epochs is None:
-            return self.learning.epochs
-        return max(1, self.total_epochs // tasks)
+            return settings
+        return replace(settings, epochs=max(1, self.total_epochs // tasks))
+
+    def model_settings(self, tasks: int) -> Settings:
+        """Return the settings of the model that the experiment describes."""
+        return self.learning if self.published else self.published_settings(tasks)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,8 @@ class ExperimentFile:
                 )
             base = _merged(base, self.table["small"])
             changes = base.pop("variants", changes)
+        if "published" in base:
+            base["published"] = _merged(schema.write(Settings.paper()), base["published"])
         variants = _merged({}, changes)
         if not variants:
             return {None: schema.read(Experiment, base, str(self.path))}
@@ -168,12 +176,7 @@ def find(name: str) -> ExperimentFile:
             close = difflib.get_close_matches(name, names(), n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names())}"
             raise RememberingError(f"there is no experiment '{name}'; {hint}")
-    try:
-        return ExperimentFile(name, path, tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise RememberingError(f"{path} cannot be read ({error.strerror})") from error
-    except ValueError as error:  # invalid TOML or UTF-8, or a number that overflows
-        raise RememberingError(f"{path} is not valid TOML: {error}") from error
+    return ExperimentFile(name, path, read_toml(path))
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:

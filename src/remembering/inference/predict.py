@@ -1,4 +1,4 @@
-"""From images to a `Prediction`: encode once, route, adapt, combine."""
+"""From images to a `Prediction`: encode once, route, adapt, classify."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from torch import Tensor
 from remembering.backbones.backbone import Backbone
 from remembering.data.images import Images, ImageSequence, ImagesLike, as_images
 from remembering.errors import RememberingError
-from remembering.inference.combine import combine
+from remembering.inference.classify import (
+    Classified,
+    answer,
+    class_logits,
+    task_scores,
+    tasks_of_labels,
+)
 from remembering.inference.encoding import encode
 from remembering.inference.prediction import Prediction, choose_tasks
-from remembering.inference.token_cache import TokenCache, batches
+from remembering.inference.token_cache import batches
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import MmapBuffer
 from remembering.runtime.progress import SILENT, Progress
@@ -24,12 +30,20 @@ from remembering.state import ModelState
 
 @dataclass(frozen=True, eq=False)
 class _Routed:
-    """A batch of images after routing; `tasks` are positions in `state.tasks`."""
+    """A batch of images after routing.
 
+    Attributes:
+        images: The images.
+        features: Router features; None if there is only one adapter to choose.
+        tokens: Tokens that enter the first adapted layer.
+        scores: Router scores (n, tasks).
+        tasks: Position of the most familiar task.
+    """
+
+    images: Images
+    features: Tensor | None
     tokens: Tensor
     scores: Tensor
-    logits: Tensor | None
-    novelty: Tensor | None
     tasks: Tensor
 
 
@@ -61,26 +75,29 @@ def predict(
     if top_k is not None and top_k < 1:
         raise RememberingError(f"top_k = {top_k} must be at least 1")
     sequence = _require_images(images)
-    parts = []
+    keys = None if groups is None else _group_numbers(groups, len(sequence))
     with progress.track("predicting", len(sequence)) as step:
-        routed = _route(state, backbone, sequence, rate is not None)
-        for batch in routed if groups is None else _regroup(routed, groups, len(sequence)):
-            adapters = state.gate[batch.tasks]
-            own = _adapt(state, backbone, batch.tokens, adapters)
-            both = combined(state, own, batch.logits, adapters, hard_routing=groups is not None)
-            parts.append((both, batch.scores, batch.tasks, batch.novelty))
+        routed = _route(state, backbone, sequence)
+        if keys is not None:
+            routed = _regroup(routed, keys, len(sequence))
+        parts = []
+        for batch in routed:
+            parts.append((_classify(state, backbone, batch, rate is not None), batch.scores))
             step(len(batch.tasks))
-    probabilities, scores, tasks = (
-        torch.cat(column) for column in list(zip(*parts, strict=True))[:3]
-    )
-    novelty = torch.cat([part[3] for part in parts if part[3] is not None]) if rate else None
+    classified = Classified.concatenate([part for part, _ in parts])
+    probabilities, tasks = answer(state, classified, keys)
+    _require_finite(probabilities, "probabilities")
+    scores = torch.cat([scores for _, scores in parts])
+    if state.heads:
+        tasks = tasks_of_labels(state, probabilities, tasks, scores)
+    novelty = classified.novelty
     prediction = Prediction(
         labels=[state.classes[i] for i in probabilities.argmax(1).tolist()],
         probabilities=probabilities,
         classes=state.classes,
         tasks=[state.tasks[i].name for i in tasks.tolist()],
         adapters=state.gate[tasks],
-        scores=scores,
+        scores=task_scores(state, classified, scores),
         novelty=novelty,
         unknown=None if novelty is None or rate is None else novelty <= rate,
     )
@@ -91,9 +108,9 @@ def novelty(
     state: ModelState, backbone: Backbone, images: ImagesLike, progress: Progress = SILENT
 ) -> Tensor:
     """Return p-values (n,) of the hypothesis that an image belongs to a learned task."""
-    _require_tasks(state)
-    features = router_features(state, backbone, _require_images(images), progress)
-    return state.router.novelty(features).cpu()
+    p_values = predict(state, backbone, images, false_alarm_rate=0.5, progress=progress).novelty
+    assert p_values is not None
+    return p_values
 
 
 def router_features(
@@ -103,77 +120,49 @@ def router_features(
     progress: Progress = SILENT,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> Tensor:
-    """Return what the router reads of images; depends on the feature adapter only.
+    """Return what the router reads of images; does not depend on what was learned.
 
     Each process computes a share, so all of them must call this.
     """
+    first_layer = state.settings.first_layer
     with progress.track("routing", len(images)) as step:
 
         def read(index: Tensor) -> Tensor:
-            features, _ = _encode(state, backbone, images[index])
+            features, _ = encode(backbone, state.router, first_layer, images[index])
             step(len(index))
             return features
 
         return distributed.rows(batches(len(images)), read)
 
 
-@torch.inference_mode()
-def adapter_logits(
-    state: ModelState,
-    backbone: Backbone,
-    images: ImageSequence,
-    adapter: int,
-    distributed: Distributed = SINGLE_PROCESS,
-) -> Tensor:
-    """Return the logits (n, classes of the adapter) of images under one adapter.
+def layers_run(state: ModelState, depth: int) -> float:
+    """Return the mean number of layers that an image runs through, for a backbone of some depth.
 
-    Each process computes a share, so all of them must call this.
+    Second views are counted by their share.
     """
-    head, weights = state.heads[adapter], state.adapters[adapter]
-    tokens = TokenCache(backbone, images, state.settings.first_layer)
-
-    def run(index: Tensor) -> Tensor:
-        last = backbone.finish(tokens[index], start=weights.first_layer, adapters=weights.active())
-        return head.logits(backbone, last)
-
-    return distributed.rows(batches(len(images)), run)[:, head.columns].cpu()
-
-
-def combined(
-    state: ModelState,
-    probabilities: Tensor,
-    logits: Tensor | None,
-    adapters: Tensor,
-    hard_routing: bool,
-) -> Tensor:
-    """Combine the probabilities of the chosen adapters with the router's logits, if it has any."""
-    if logits is None:
-        return probabilities
-    return combine(probabilities, logits, state.router_columns, adapters, hard_routing)
-
-
-def layers_run(state: ModelState, depth: int) -> int:
-    """Return the number of layers that one image runs through, for a backbone of some depth."""
     settings = state.settings
-    if state.single_pass:
-        return depth
-    views = 2 if settings.router.flip else 1
-    return views * settings.router.layers[-1] + depth - settings.first_layer
+    gaussian = settings.classifier.kind == "gaussian"
+    routed = len(state.adapters) > 1 or not gaussian
+    extra = max(0, settings.router.layers[-1] - settings.first_layer) if routed else 0
+    views = 1 + (settings.classifier.second_view if gaussian else 0)
+    return depth * views + extra
 
 
-def _route(
-    state: ModelState, backbone: Backbone, images: ImageSequence, needs_novelty: bool
-) -> Iterator[_Routed]:
+def _route(state: ModelState, backbone: Backbone, images: ImageSequence) -> Iterator[_Routed]:
     for index in batches(len(images)):
-        features, tokens = _encode(state, backbone, images[index])
-        scores, logits = state.router.scores_and_logits(features)
-        p_values = state.router.novelty(features).cpu() if needs_novelty else None
-        yield _Routed(tokens, scores, logits, p_values, choose_tasks(scores))
+        batch = images[index]
+        if len(state.adapters) == 1 and state.settings.classifier.kind == "gaussian":
+            tokens = backbone.run(backbone.embed(batch), stop=state.settings.first_layer)
+            scores = torch.zeros(len(index), len(state.tasks), dtype=torch.float64)
+            yield _Routed(batch, None, tokens, scores, choose_tasks(scores))
+            continue
+        features, tokens = encode(backbone, state.router, state.settings.first_layer, batch)
+        _require_finite(features, "features of the router")
+        scores = state.router.scores(features).cpu()
+        yield _Routed(batch, features, tokens, scores, choose_tasks(scores))
 
 
-def _regroup(
-    routed: Iterable[_Routed], groups: Iterable[Hashable] | Tensor, count: int
-) -> Iterator[_Routed]:
+def _regroup(routed: Iterable[_Routed], groups: Tensor, count: int) -> Iterator[_Routed]:
     """Route the images of a group together, once all of them are scored."""
     tokens = MmapBuffer(count)
     buffered: list[_Routed] = []
@@ -189,20 +178,29 @@ def _regroup(
         yield replace(batch, tasks=chosen)
 
 
-def _encode(state: ModelState, backbone: Backbone, images: Images) -> tuple[Tensor, Tensor]:
-    first_layer = state.settings.first_layer
-    features, tokens = encode(backbone, state.router, state.feature_adapter, first_layer, images)
-    return _require_finite(features, "features of the router"), tokens
+def _classify(
+    state: ModelState, backbone: Backbone, batch: _Routed, needs_novelty: bool
+) -> Classified:
+    classified = class_logits(
+        state, backbone, batch.images, batch.tokens, state.gate[batch.tasks], needs_novelty
+    )
+    if needs_novelty and classified.novelty is None and batch.features is not None:
+        p_values = state.router.novelty(batch.features).cpu()
+        return replace(classified, tasks=batch.tasks, novelty=p_values)
+    return replace(classified, tasks=batch.tasks)
 
 
-@torch.inference_mode()
-def _adapt(state: ModelState, backbone: Backbone, tokens: Tensor, adapters: Tensor) -> Tensor:
-    """Return class probabilities (n, classes), each sample under its own adapter."""
-    active = state.adapters.mixed(adapters)
-    tokens = tokens.to(backbone.device)
-    last = backbone.finish(tokens, start=state.settings.first_layer, adapters=active)
-    probabilities = state.stacked_heads.probabilities(backbone, last, adapters).cpu()
-    return _require_finite(probabilities, "probabilities")
+def _group_numbers(groups: Iterable[Hashable] | Tensor, count: int) -> Tensor:
+    keys = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+    if len(keys) != count:
+        raise RememberingError(
+            f"{len(keys)} groups are given for {count} images; give one group per image"
+        )
+    try:
+        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    except TypeError as error:
+        raise RememberingError(f"groups must be names or numbers ({error})") from error
+    return torch.tensor([numbers[key] for key in keys])
 
 
 def _require_finite(values: Tensor, what: str) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,12 +13,14 @@ from remembering.backbones.backbone import Backbone
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.inference.encoding import EncodedTask, encode_task
-from remembering.inference.token_cache import BATCH_SIZE, TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
+from remembering.learning.classes import learn_classes
+from remembering.learning.consolidate import consolidate
 from remembering.learning.fusion import fuse
 from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.routing import Expert
+from remembering.routing.share import Share
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.seeding import generator
@@ -49,21 +51,14 @@ def learn(
     """
     _check(state, task)
     settings, distributed, number = state.settings, current(), state.next_number
-    feature_adapter = state.feature_adapter
-    if state.needs_feature_adapter:
-        feature_adapter = _train_feature_adapter(state, backbone, task, progress, checkpoint)
-
-    cache_tokens = settings.augment == "none"  # augmented tokens differ in every epoch
     with progress.track(f"encoding {task.name}", len(task)) as step:
         encoded = encode_task(
             backbone,
             state.router,
-            feature_adapter,
             settings.first_layer,
             task.images,
             step,
-            cache_tokens,
-            distributed,
+            distributed=distributed,
         )
 
     # Lines 2-5: a generative model of this task. All of them start from the same weights, so that
@@ -77,12 +72,44 @@ def learn(
             f"lower router.lr than {settings.router.lr}, or a lower lr than {settings.lr}"
         )
 
+    if settings.classifier.kind == "gaussian":
+        parts, scatter = learn_classes(state, backbone, task, encoded, progress, checkpoint)
+    else:
+        parts = _learn_adapter(state, backbone, task, encoded, expert, progress, checkpoint)
+        scatter = None
+    shares = dict(state.shares)
+    if settings.exact_forgetting and (scatter is not None or "scatter" in expert):
+        shares[number] = Share.of(router=expert.get("scatter"), classifier=scatter)
+    expert = {key: value.to(backbone.device) for key, value in expert.items()}
+    learned = replace(
+        state,
+        router=state.router.with_expert(number, expert),
+        shares=shares,
+        next_number=number + 1,
+        **parts,
+    )
+    adapter, every = learned.tasks[-1].adapter, settings.consolidate_every
+    served = len(learned.served_by(adapter))
+    if every and served > 1 and served % every == 0:
+        learned, _ = consolidate(learned, backbone, adapter, progress, checkpoint)
+    return learned
+
+
+def _learn_adapter(
+    state: ModelState,
+    backbone: Backbone,
+    task: Task,
+    encoded: EncodedTask,
+    expert: Expert,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> dict[str, Any]:
+    """Train the adapter of a task (lines 6-23), and return the fields of the state that change."""
+    settings, number = state.settings, state.next_number
     # Lines 6-8: the replay memory, herded in the latent space.
     memories = dict(state.memories)
     if settings.capacity is not None:
         memories[number] = _replay_memory(state, backbone, task, encoded, expert)
-    expert = {key: value.to(backbone.device) for key, value in expert.items()}
-
     if settings.capacity is None or len(state.adapters) < settings.capacity:
         # Lines 20-22: a new adapter for this task alone.
         absorbed = None
@@ -102,16 +129,12 @@ def learn(
     if absorbed is not None:
         adapters = adapters.without(absorbed)
         del heads[absorbed]
-    return replace(
-        state,
-        router=state.router.with_expert(number, expert),
-        tasks=(*tasks, record),
-        adapters=adapters.with_adapter(number, adapter),
-        heads={**heads, number: head},
-        memories=memories,
-        feature_adapter=feature_adapter,
-        next_number=number + 1,
-    )
+    return {
+        "tasks": (*tasks, record),
+        "adapters": adapters.with_adapter(number, adapter),
+        "heads": {**heads, number: head},
+        "memories": memories,
+    }
 
 
 def _check(state: ModelState, task: Task) -> None:
@@ -128,48 +151,11 @@ def _check(state: ModelState, task: Task) -> None:
         )
 
 
-def _train_feature_adapter(
-    state: ModelState,
-    backbone: Backbone,
-    task: Task,
-    progress: Progress,
-    checkpoint: Checkpoint | None,
-) -> Adapter:
-    """Train an adapter to separate the classes of the first task; its head is discarded."""
-    settings, distributed = state.settings, current()
-    steps_per_epoch = math.ceil(len(task) / settings.batch_size)
-    epochs = math.ceil(settings.router.feature_steps / steps_per_epoch)
-    settings = replace(settings, epochs=epochs)
-    rng = generator(settings.seed, "eyes")
-    adapter = Adapter.new(backbone, settings.router.feature_rank, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
-    token_cache = TokenCache(backbone, task.images, settings.first_layer)
-    if settings.augment == "none":
-        token_cache = token_cache.filled(distributed)
-    some = torch.arange(0, len(task), math.ceil(len(task) / BATCH_SIZE))
-    number = state.next_number
-    key = training_key(settings, number, [token_cache[some], task.targets])
-    name = f"features of {task.name}"
-    training_set = TrainingSet(token_cache, task.targets, name, number, key)
-    checkpoint = checkpoint.part("features") if checkpoint else None
-    adapter, _ = train(
-        backbone,
-        adapter,
-        head,
-        training_set,
-        settings,
-        progress=progress,
-        checkpoint=checkpoint,
-        distributed=distributed,
-    )
-    return adapter
-
-
 def _replay_memory(
     state: ModelState, backbone: Backbone, task: Task, encoded: EncodedTask, expert: Expert
 ) -> ReplayMemory:
     latents = state.router.encode(encoded.features, expert)
-    chosen = herd(latents, task.targets, state.settings.memory, current())
+    chosen = herd(latents, task.targets, state.settings.replay_images, current())
     labels = tuple(task.labels[i] for i in chosen.tolist())
     return ReplayMemory(kept_images(backbone, task.images, chosen), labels)
 
@@ -222,6 +208,13 @@ def _fuse(
     settings, distributed, number = state.settings, current(), state.next_number
     old_adapter, old_head = state.adapters[nearest.adapter], state.heads[nearest.adapter]
     served = state.served_by(nearest.adapter) if settings.fusion.replay == "all" else (nearest,)
+    missing = [record.name for record in served if record.number not in state.memories]
+    if missing:
+        raise RememberingError(
+            f"the adapter of task '{missing[0]}' cannot be fused, because the task was learned "
+            "without a capacity and has no replay images; remove the capacity, or learn the tasks "
+            "again with it"
+        )
     memories = [state.memories[record.number] for record in served]
     if settings.fusion.start == "copy":
         adapter, head = old_adapter, state.extended_head(old_head, task.classes, backbone)

@@ -79,12 +79,10 @@ class Checkpoint:
             tensors = {name: tensors[name] for name in metadata["names"].split()}
             state, step = _optimizer_state(tensors), int(metadata["step"])
             stored = [tensors[f"parameter.{i}"] for i in range(len(parameters))]
-        except (StorageError, ValueError, KeyError):
+            intact = digest(tensors.values()) == metadata.get("sha256")
+        except (StorageError, ValueError, KeyError, TypeError):  # TypeError: bfloat16
             return 0
-        shapes = [parameter.shape for parameter in parameters]
-        if digest(tensors.values()) != metadata.get("sha256") or shapes != [
-            tensor.shape for tensor in stored
-        ]:
+        if step < 0 or not intact or not _fits(stored, state, parameters):
             return 0
         with torch.no_grad():
             for parameter, tensor in zip(parameters, stored, strict=True):
@@ -103,6 +101,18 @@ class Checkpoint:
         for name in folder.entries():
             if is_checkpoint(name, self.path.stem):
                 folder.remove(name)
+
+
+def _fits(
+    stored: list[Tensor], state: dict[int, dict[str, Tensor]], parameters: list[Tensor]
+) -> bool:
+    """Return whether the parameters and the state of AdamW have the shapes of this training run."""
+    expected = {
+        i: {"step": (), "exp_avg": (*p.shape,), "exp_avg_sq": (*p.shape,)}
+        for i, p in enumerate(parameters)
+    }
+    found = {i: {k: (*t.shape,) for k, t in kinds.items()} for i, kinds in state.items()}
+    return found == expected and [t.shape for t in stored] == [p.shape for p in parameters]
 
 
 def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

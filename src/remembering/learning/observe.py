@@ -21,6 +21,7 @@ from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
 from remembering.inference.predict import router_features
 from remembering.learning.algorithm import learn
+from remembering.learning.refine import check_refinable, refine
 from remembering.routing.gaussian import GaussianRouter
 from remembering.runtime.progress import SILENT, Progress
 from remembering.state import ModelState, PendingTask, TaskRecord
@@ -59,7 +60,7 @@ def observe(
     backbone: Backbone,
     images: ImagesLike,
     labels: Sequence[Label],
-    refine: bool = False,
+    add: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[ModelState, Observed]:
     """Assign each image of a batch to a learned or a pending task; learn what is complete.
@@ -69,14 +70,14 @@ def observe(
         backbone: The frozen backbone.
         images: The batch.
         labels: One label per image.
-        refine: Whether recognised images update the experts of their tasks.
+        add: Whether recognised images are added to the statistics of their tasks.
         progress: Reports progress.
 
     Returns:
         The new state, and what was done with the batch.
     """
     before = len(state.tasks)
-    state, recognised = _take_in(state, backbone, images, labels, refine)
+    state, recognised = _take_in(state, backbone, images, labels, add)
     problems: list[str] = []
     complete = [t.number for t in state.pending if t.idle >= PATIENCE and _is_learnable(t)]
     for number in complete:
@@ -92,14 +93,14 @@ def _take_in(
     backbone: Backbone,
     images: ImagesLike,
     labels: Sequence[Label],
-    refine: bool,
+    add: bool,
 ) -> tuple[ModelState, dict[str, int]]:
     """Assign each image to a learned or a pending task; count the recognised ones by task."""
     batch = Task("batch", images, labels)
     known = {label for record in state.tasks for label in record.classes}
     _check_label_type(batch, [*known, *(label for task in state.pending for label in task.labels)])
-    if refine:
-        state.router.check_refinable()
+    if add:
+        check_refinable(state)
     state = replace(
         state, pending=tuple(replace(task, idle=task.idle + 1) for task in state.pending)
     )
@@ -111,7 +112,7 @@ def _take_in(
         if is_novel(state.router.novelty(features[rows]).cpu()):
             familiar = torch.zeros_like(familiar)
         else:
-            state, recognised = _recognise(state, batch, features, rows, refine)
+            state, recognised = _recognise(state, backbone, batch, features, rows, add)
     if not familiar.all():
         rows = (~familiar).nonzero().flatten()
         state = _collect(state, backbone, batch, features, rows)
@@ -163,15 +164,12 @@ def _learn_pending(
         if not is_novel(state.router.novelty(features).cpu()):
             return after
     try:
-        learned = learn(after, backbone, task, progress)
+        return learn(after, backbone, task, progress)
     except RememberingError as error:
         raise RememberingError(
             f"observed images cannot be learned yet: {error}; they stay pending until more "
             "arrive; flush(discard=True) drops them"
         ) from error
-    if learned.feature_adapter is state.feature_adapter:
-        return learned
-    return _refresh_features(learned, backbone)
 
 
 def _without(state: ModelState, number: int) -> ModelState:
@@ -193,7 +191,12 @@ def _check_label_type(batch: Task, before: list[Label]) -> None:
 
 
 def _recognise(
-    state: ModelState, batch: Task, features: Tensor, rows: Tensor, refine: bool
+    state: ModelState,
+    backbone: Backbone,
+    batch: Task,
+    features: Tensor,
+    rows: Tensor,
+    add: bool,
 ) -> tuple[ModelState, dict[str, int]]:
     """Assign the images of each label to the task with that label that fits them best."""
     scores = state.router.scores(features[rows]).cpu()
@@ -204,13 +207,12 @@ def _recognise(
         tasks = [t for t, record in enumerate(state.tasks) if label in record.classes]
         best = tasks[int(scores[own][:, tasks].mean(0).argmin())]
         members.setdefault(best, []).extend(own)
-    if refine:
-        router = state.router
+    if add:
         for position, own in members.items():
             record = state.tasks[position]
             targets = torch.tensor([record.classes.index(labels[i]) for i in own])
-            router = router.refined(record.number, features[rows[own]], targets)
-        state = replace(state, router=router)
+            images = subset(batch.images, rows[torch.tensor(own)])
+            state = refine(state, backbone, record, images, targets)
     return state, {state.tasks[position].name: len(own) for position, own in members.items()}
 
 
@@ -252,17 +254,6 @@ def _collect(
             pending.append(PendingTask(last.number + 1 if last else 0))
         add(len(pending) - 1, unseen)
     return replace(state, pending=tuple(pending))
-
-
-def _refresh_features(state: ModelState, backbone: Backbone) -> ModelState:
-    """Recompute the features of pending tasks, after the feature adapter was trained."""
-    pending = tuple(
-        replace(
-            task, features=tuple(router_features(state, backbone, part) for part in task.images)
-        )
-        for task in state.pending
-    )
-    return replace(state, pending=pending)
 
 
 def _is_learnable(task: PendingTask) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from remembering.data.task import Label
 from remembering.errors import RememberingError
-from remembering.state import ModelState, ReplayMemory
+from remembering.state import ModelState
 
 
 def rename_task(state: ModelState, name: str, new_name: str) -> ModelState:
@@ -27,11 +27,11 @@ def rename_class(state: ModelState, task: str, label: Label, new_label: Label) -
 
     The label keeps its position among the classes of the task, to which the router refers. A label
     of another task is left alone, even if it is the same; it may also be used as the new label,
-    except within one adapter.
+    except within one head.
 
     Raises:
         RememberingError: If the task has no such class, the new label is not of the same type or
-            already taken, or another task uses the same label of the same adapter.
+            already taken, or another task uses the same label of the same head.
     """
     record = state.task(task)
     if label not in record.classes:
@@ -44,14 +44,15 @@ def rename_class(state: ModelState, task: str, label: Label, new_label: Label) -
         )
     if new_label == label:
         return state
-    head = state.heads[record.adapter]
-    if new_label in head.classes:
+    heads = dict(state.heads)
+    taken = record.classes if record.adapter not in heads else heads[record.adapter].classes
+    if new_label in taken:
         raise RememberingError(
             f"adapter {record.adapter} of task '{task}' already has a class '{new_label}'; choose "
             "another label"
         )
     sharing = [t.name for t in state.served_by(record.adapter) if label in t.classes]
-    if sharing != [task]:
+    if record.adapter in heads and sharing != [task]:
         others = ", ".join(f"'{name}'" for name in sharing if name != task)
         raise RememberingError(
             f"class '{label}' of task '{task}' shares its output of adapter {record.adapter} with "
@@ -65,12 +66,16 @@ def rename_class(state: ModelState, task: str, label: Label, new_label: Label) -
     if record.number in memories:
         memory = memories[record.number]
         # With images in memory: their file also stores the labels.
-        memories[record.number] = ReplayMemory(memory.images, renamed(memory.labels))
+        memories[record.number] = replace(
+            memory, source=memory.images, labels=renamed(memory.labels)
+        )
+    if head := heads.get(record.adapter):
+        heads[record.adapter] = replace(head, classes=renamed(head.classes))
     return replace(
         state,
         tasks=tuple(
             replace(t, classes=renamed(t.classes)) if t is record else t for t in state.tasks
         ),
-        heads={**state.heads, record.adapter: replace(head, classes=renamed(head.classes))},
+        heads=heads,
         memories=memories,
     )

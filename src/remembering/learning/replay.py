@@ -1,4 +1,4 @@
-"""Replay memory, chosen by herding (paper, section 3.4; Algorithm 1, lines 6 to 8)."""
+"""Replay memory, chosen by herding (paper, section 3.4; Algorithm 1, lines 6 to 8) or at random."""
 
 from __future__ import annotations
 
@@ -30,6 +30,30 @@ def image_bytes(backbone: Backbone, images: ImageSequence) -> int:
 
 def _shrunk_bytes(backbone: Backbone, images: ImageSequence) -> int:
     return backbone.shrink(images[torch.tensor([0])])[0].nbytes
+
+
+def draw(targets: Tensor, size: int, excluded: Tensor, rng: torch.Generator) -> Tensor:
+    """Select samples at random, size / U for each of U classes.
+
+    A class with fewer samples contributes all of them; the remainder of the division goes to the
+    first classes.
+
+    Args:
+        targets: Class indices of the task.
+        size: Number of samples to select.
+        excluded: Positions that are not selected.
+        rng: Source of random numbers.
+
+    Returns:
+        Positions in the task.
+    """
+    order = torch.randperm(len(targets), generator=rng)
+    order = order[~torch.isin(order, excluded)]
+    classes = targets.unique().tolist()
+    share, extra = divmod(size, len(classes))
+    return torch.cat(
+        [order[targets[order] == label][: share + (i < extra)] for i, label in enumerate(classes)]
+    )
 
 
 def herd(

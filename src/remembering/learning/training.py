@@ -56,10 +56,11 @@ class TrainingSet:
 
     def tokens(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
         """Return the tokens of images in an epoch: cached, or those of augmented images."""
-        if settings.augment == "none":
+        augment = settings.augment or "none"
+        if augment == "none":
             return self.token_cache[index]
         images = self.token_cache.images[index]
-        images = augmented(images, settings.augment, index, settings.seed, self.number, epoch)
+        images = augmented(images, augment, index, settings.seed, self.number, epoch)
         return self.token_cache.compute(images)
 
 
@@ -90,6 +91,10 @@ class Batch:
 
 class Callback:
     """Hooks by which a method changes a training step. The defaults are plain cross-entropy."""
+
+    def forward(self, backbone: Backbone, adapter: Adapter, head: Head, tokens: Tensor) -> Tensor:
+        """Run the adapted layers, and return the input of the head."""
+        return head.features(backbone, adapted(backbone, adapter, tokens))
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the loss to minimise."""
@@ -162,23 +167,24 @@ def train(
         parameters, lr=settings.lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay
     )
     per_epoch = math.ceil(len(training_set) / settings.batch_size)
+    epochs = settings.epochs_for(len(training_set))
     done = checkpoint.read(training_set.key, parameters, optimizer) if checkpoint else 0
     distributed.agree(done, "step to resume from")
     weight = settings.alpha if replay else 1.0
-    with progress.track(
-        f"learning {training_set.name}", settings.epochs * len(training_set)
-    ) as step:
-        for epoch in range(done // per_epoch, settings.epochs):
+    with progress.track(f"learning {training_set.name}", epochs * len(training_set)) as step:
+        for epoch in range(done // per_epoch, epochs):
             batches = shuffled(len(training_set), settings, training_set.number, epoch)
             for i, index in enumerate(batches, start=epoch * per_epoch):
                 if i < done:
                     continue
+                _set_lr(optimizer, settings, i / (epochs * per_epoch))
                 optimizer.zero_grad()
                 loss = torch.zeros((), device=backbone.device)
                 for part in distributed.split(index):
                     with distributed.autocast():
                         tokens = training_set.tokens(part, settings, epoch)
-                        batch = _batch(backbone, adapter, head, training_set, part, tokens, i)
+                        features = callback.forward(backbone, adapter, head, tokens)
+                        batch = _batch(adapter, head, training_set, part, tokens, features, i)
                         share = weight * len(part) / len(index) * callback.loss(batch)
                     distributed.backward(share)
                     loss += share.detach()
@@ -213,17 +219,22 @@ def train(
     return adapter.frozen(), trained
 
 
+def _set_lr(optimizer: torch.optim.Optimizer, settings: Settings, done: float) -> None:
+    """Set the learning rate after a share of the training."""
+    factor = 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = settings.lr * factor
+
+
 def _batch(
-    backbone: Backbone,
     adapter: Adapter,
     head: Head,
     training_set: TrainingSet,
     index: Tensor,
     tokens: Tensor,
+    features: Tensor,
     step: int,
 ) -> Batch:
-    """Run the adapter and head in training on some images."""
-    features = head.features(backbone, adapted(backbone, adapter, tokens))
     outputs = F.linear(features, head.weight, head.bias)
     targets = training_set.targets[index].to(outputs.device)
     return Batch(adapter, head, index, tokens, features, outputs, targets, step)

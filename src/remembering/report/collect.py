@@ -23,13 +23,10 @@ def collect(paths: Iterable[str | Path]) -> tuple[list[Group], list[Comparison]]
     """Read all results in some folders and below them, grouped over seeds, in a stable order.
 
     Raises:
-        RememberingError: If there are no results, or results that belong together differ.
+        RememberingError: If a folder does not exist, or results that belong together differ.
     """
     results = load_results(paths)
-    runs, compared = (
-        [r for r in results if (r.config.command[:1] == ("compare",)) == wanted]
-        for wanted in (False, True)
-    )
+    runs, compared = ([r for r in results if r.compared == wanted] for wanted in (False, True))
     return group_runs(runs), group_comparisons(compared)
 
 

@@ -11,6 +11,7 @@ from remembering.report.groups import (
     ExperimentResults,
     Seeds,
     Statistic,
+    code_text,
     command_line,
     describe,
     seed_list,
@@ -22,6 +23,7 @@ from remembering.report.table import (
     bytes_text,
     number_text,
     percent,
+    points,
     published_text,
     size,
 )
@@ -63,6 +65,20 @@ class Row:
         assert found is not None, "a row has its unit in every result"
         return found
 
+    def difference(self, other: Row) -> Statistic | None:
+        """Return the difference in accuracy to another row, paired by seed.
+
+        Seeds count that both have on the same data; None if there are none, or if the routing
+        units differ.
+        """
+        if self.unit != other.unit:
+            return None
+        ours, others = (
+            {(r.seed, r.data_sha256): r.units[row.unit].accuracy for r in row.seeds.results}
+            for row in (self, other)
+        )
+        return Statistic.of(ours[key] - others[key] for key in ours if key in others)
+
     @property
     def curve(self) -> tuple[Statistic | None, ...]:
         """Accuracy after each task."""
@@ -90,6 +106,12 @@ class Comparison(ExperimentResults):
     def first(self) -> RunResult:
         """A result of the most accurate method."""
         return self.rows[0].first
+
+    @property
+    def ours(self) -> Row | None:
+        """The row of our default model on single images."""
+        found = (row for row in self.rows if (row.seeds.method, row.unit) == ("ours", "sample"))
+        return next(found, None)
 
     @property
     def seeds(self) -> list[int]:
@@ -122,7 +144,7 @@ class Comparison(ExperimentResults):
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return one row per method and routing unit, the most accurate first."""
-    seeds = len(comparison.seeds)
+    seeds, ours = len(comparison.seeds), comparison.ours
     rows = []
     for row in comparison.rows:
         number = row.seeds.number
@@ -130,12 +152,13 @@ def comparison_table(comparison: Comparison) -> Table:
             (
                 row.title,
                 percent(row.accuracy, seeds),
+                points(row.difference(ours)) if ours and row is not ours else NOTHING,
+                bytes_text(row.bytes),
                 percent(row.statistic(lambda unit: unit.average), seeds),
                 percent(row.statistic(lambda unit: unit.forgetting), seeds),
                 size(number(lambda r: r.footprint.trained)),
                 size(number(lambda r: r.footprint.parameters)),
                 size(number(lambda r: r.footprint.replay_images)),
-                bytes_text(row.bytes),
                 f"{number(lambda r: sum(r.seconds_learning)):.1f}",
                 f"{number(lambda r: r.images_per_second):.0f}",
                 published_text(row.published),
@@ -146,19 +169,20 @@ def comparison_table(comparison: Comparison) -> Table:
         headers=(
             "Method",
             "Accuracy (%)",
+            "Minus ours (points)",
+            "Bytes",
             "Average (%)",
             "Forgetting (points)",
             "Trained",
             "Parameters",
             "Images",
-            "Bytes",
             "Training (s)",
             "Images/s",
             "Paper (%)",
         ),
         rows=tuple(rows),
         note=_note(comparison),
-    )
+    ).without_empty_columns()
 
 
 def methods_table(comparison: Comparison) -> Table:
@@ -181,12 +205,16 @@ def methods_table(comparison: Comparison) -> Table:
 def _note(comparison: Comparison) -> str:
     note = (
         "Accuracy: mean over tasks after the last one, each image alone unless a routing unit is "
-        "given. Average: mean of the accuracy after each task. Trained: parameters that gradient "
+        "given. Minus ours: difference to “Ours”, mean and deviation over common seeds. "
+        "Average: mean of the accuracy after each task. Trained: parameters that gradient "
         "descent changes. Parameters, images, bytes: what is kept besides the frozen backbone. All "
         "methods with a replay memory keep 20 training images per class of each task, unless the "
-        "command changes this. Paper: Table 1, with other backbones and all the data."
+        "command changes this."
     )
+    if any(row.published for row in comparison.rows):
+        note += " Paper: Table 1, with other backbones and all the data."
     seeds = len(comparison.seeds)
+    note += f" {code_text(row.seeds for row in comparison.rows)}"
     if seeds > 1:
         note += " ± is the standard deviation over seeds."
     if any(row.accuracy.n < seeds for row in comparison.rows):

@@ -17,12 +17,16 @@ from remembering.errors import RememberingError
 from remembering.evaluation.units import unit_size
 from remembering.experiments.published import Published, published_for
 from remembering.experiments.result import (
+    RECORDS,
     RESULTS,
     RouterResult,
     RoutingResult,
     RunResult,
     read_result,
 )
+
+_PACKAGES = ("remembering", "torch", "transformers")
+"""Seeds are averaged only over equal versions of these."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,11 @@ class Seeds:
     def method(self) -> str:
         """Name of the method."""
         return self.first.config.method
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Routing units, from the single image to the whole task."""
+        return tuple(sorted(self.first.units, key=unit_size))
 
     def statistic(self, value: Callable[[RunResult], float | None]) -> Statistic | None:
         """Return the statistic of a number of each result."""
@@ -181,8 +190,11 @@ class Group(ExperimentResults):
 
     @property
     def routers(self) -> tuple[RouterResult, ...]:
-        """For each seed, the router whose scores are shown: the second one, if there is one."""
-        return tuple(routing.compared or routing.router for routing in self.routing)
+        """For each seed, the router whose scores are shown: the paper's, if it was run."""
+        for seeds in self.baselines:
+            if seeds.method == "ours-published":
+                return tuple(r.routing.router for r in seeds.results if r.routing)
+        return tuple(routing.router for routing in self.routing)
 
     def statistic(self, value: Callable[[RoutingResult], float | None]) -> Statistic | None:
         """Return the statistic of a number of each seed's routing."""
@@ -200,14 +212,10 @@ class Group(ExperimentResults):
         return self.model.seeds
 
     @property
-    def compared(self) -> str | None:
-        """Kind of the second router."""
-        compared = self.routing[0].compared
-        return compared.settings.kind if compared else None
-
-    @property
     def published(self) -> Published | None:
-        """What the paper prints for this experiment."""
+        """What the paper prints for this experiment; shown only next to the paper's router."""
+        if self.routing[0].router.settings.kind != "autoencoder":
+            return None
         return published_for(self.experiment, self.variant)
 
     @property
@@ -248,26 +256,30 @@ class Group(ExperimentResults):
 
 
 def find_results(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the results.json files in some folders and below them, sorted, each once.
+    """Return the results and records in some folders and below them, sorted, each once.
 
     Raises:
-        RememberingError: If a path contains none.
+        RememberingError: If a path does not exist.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        files = [path] if path.is_file() else sorted(path.rglob(RESULTS))
-        if not files:
-            raise RememberingError(
-                f"there is no {RESULTS} in {path}; give the folder of a finished `remember run` or "
-                "`remember compare`"
-            )
-        for file in files:
-            found.setdefault(file.resolve(), file)
+        if not path.exists():
+            raise no_results([path])
+        files = [path] if path.is_file() else [*path.rglob(RESULTS), *path.rglob(RECORDS)]
+        found |= {file.resolve(): file for file in files}
     return [found[key] for key in sorted(found)]
 
 
+def no_results(paths: Iterable[str | Path]) -> RememberingError:
+    """Return the error that some folders contain no results."""
+    return RememberingError(
+        f"there is no {RESULTS} and no record in {', '.join(map(str, paths))}; give the folder of "
+        "a finished `remember run` or `remember compare`"
+    )
+
+
 def load_results(paths: Iterable[str | Path]) -> list[RunResult]:
-    """Read all results in some folders and below them."""
+    """Read all results and records in some folders and below them."""
     return [read_result(path) for path in find_results(paths)]
 
 
@@ -275,6 +287,11 @@ def result_differences(one: RunResult, other: RunResult) -> list[str]:
     """Return the names of what differs between results that are to be averaged over seeds."""
     found = schema.differences(one.config.comparable(), other.config.comparable())
     found = [name.removeprefix("settings.") for name in found]
+    found += [
+        f"version of {name}"
+        for name in _PACKAGES
+        if one.environment.get(name) != other.environment.get(name)
+    ]
     for name in ("backbone", "image_size"):
         if getattr(one, name) != getattr(other, name) and name not in found:
             found.append(name)
@@ -289,6 +306,12 @@ def describe(result: RunResult) -> str:
         f"backbone {result.backbone}, data {result.config.settings.stream.source} at "
         f"{result.image_size}×{result.image_size} px, {count(len(result.tasks), 'task')}"
     )
+
+
+def code_text(methods: Iterable[Seeds]) -> str:
+    """Return a sentence with the versions of the code that made some results."""
+    versions = sorted({result.code for seeds in methods for result in seeds.results})
+    return f"Code: {', '.join(versions)}."
 
 
 def seed_list(seeds: Sequence[int]) -> str:

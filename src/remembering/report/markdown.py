@@ -10,7 +10,13 @@ from remembering.report.collect import collect
 from remembering.report.comparison import Comparison, comparison_table
 from remembering.report.groups import Group
 from remembering.report.table import markdown_text, percent
-from remembering.report.tables import novelty_table, oracle, summary_table, units_table
+from remembering.report.tables import (
+    domains_table,
+    novelty_table,
+    oracle,
+    summary_table,
+    units_table,
+)
 
 
 def results_markdown(
@@ -26,13 +32,20 @@ def results_markdown(
     groups, comparisons = collect(paths)
     parts = [f"<!-- Written by `{_comment(command)}`; do not edit by hand. -->"]
     parts += [intro.strip()] if intro.strip() else []
+    if not groups and not comparisons:
+        parts.append("No results are recorded yet.")
     parts += _routing_units(groups)
     if len(groups) > 1:
         parts += ["## All results", summary_table(groups).to_markdown().strip()]
     for experiment, members in groupby(groups, key=lambda group: group.experiment):
         parts.append(f"## {markdown_text(experiment)}")
-        description = None
-        for group in members:
+        description, variants = None, list(members)
+        if len(variants) > 1 and variants[0].first.config.settings.stream.kind == "sequence":
+            parts += [
+                domains_table(list(same)).to_markdown().strip()
+                for _, same in groupby(variants, key=lambda group: (group.small, group.backbone))
+            ]
+        for group in variants:
             if group.description != description:
                 description = group.description
                 parts.append(markdown_text(description))

@@ -10,13 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -25,7 +23,7 @@ from remembering.report import figure, plots
 from remembering.report.collect import collect
 from remembering.report.comparison import Comparison, comparison_table, methods_table
 from remembering.report.comparison_plots import cost_chart, method_curves, spread_text
-from remembering.report.groups import Group, Statistic, count, seed_list
+from remembering.report.groups import Group, Statistic, count, no_results, seed_list
 from remembering.report.table import Table, percent
 from remembering.report.tables import (
     novelty_table,
@@ -35,6 +33,7 @@ from remembering.report.tables import (
     tasks_table,
     units_table,
 )
+from remembering.report.templates import render
 from remembering.runtime.files import write_atomic
 
 FILE_NAME = "report.html"
@@ -60,8 +59,13 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
 
     Returns:
         The page.
+
+    Raises:
+        RememberingError: If there are no results, or results that belong together differ.
     """
     groups, comparisons = collect(paths)
+    if not groups and not comparisons:
+        raise no_results(paths)
     out = Path(out)
     drawer = _Drawer(out)
     footprint = _footprint(groups, drawer) if groups else None
@@ -74,12 +78,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
     for comparison in comparisons:
         compared = {(row.seeds.method, seed) for row in comparison.rows for seed in row.seeds.seeds}
         results += len(compared)
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(
-        resources.files("remembering.report").joinpath("page.html.jinja").read_text("utf-8")
-    )
-    page = template.render(
+    page = render(
+        "page.html.jinja",
         chapters=chapters,
         comparisons=[_comparison(comparison, drawer) for comparison in comparisons],
         title=", ".join(dict.fromkeys(item.experiment for item in shown)),

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from remembering.errors import RememberingError
 from remembering.experiments.published import FOOTPRINTS
-from remembering.experiments.result import RoutingResult
 from remembering.report.figure import (
     BLUE,
     GREEN,
@@ -36,7 +35,7 @@ from remembering.report.figure import (
     set_title,
     shorten,
 )
-from remembering.report.groups import Group, Statistic
+from remembering.report.groups import Group, Seeds, Statistic
 from remembering.report.table import size
 from remembering.report.tables import oracle, total_size
 
@@ -55,19 +54,8 @@ def accuracy_curves(group: Group) -> Figure:
         line(axes, given, "correct adapter given", INK, linestyle=(0, (5, 2)))
         ablated = group.curve(lambda routing: routing.ablated_after)
         line(axes, ablated, "routing ablated", PURPLE, linestyle=(0, (1, 1)))
-        if group.compared:
-            for unit in (unit for unit in group.units if unit in ("sample", "task")):
-                colour, marker = _unit_look(unit, group)
-                label = f"{unit}, {group.compared} router"
-                curve = _compared_curve(group, unit)
-                line(axes, curve, label, colour, marker=marker, linestyle=(0, (3, 1, 1, 1)))
         for baseline in group.baselines:
-            label = baseline.first.method.title
-            colour = ORANGE if baseline.method == "joint" else GREY
-            if None in baseline.accuracy_after():
-                level(axes, baseline.accuracy(), label, colour)
-            else:
-                line(axes, baseline.accuracy_after(), label, colour, linestyle="--", marker="v")
+            _baseline_lines(axes, baseline, group)
         set_title(fig, axes, f"{group.title}: accuracy after each task", group.short_settings)
         accuracy_axes(axes, group.task_count)
         fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -196,12 +184,19 @@ def variant_bars(groups: Sequence[Group]) -> Figure:
         return fig
 
 
-def _compared_curve(group: Group, unit: str) -> tuple[Statistic | None, ...]:
-    def after(routing: RoutingResult) -> Sequence[float | None]:
-        found = routing.compared.units.get(unit) if routing.compared else None
-        return found.accuracy_after if found else (None,) * group.task_count
-
-    return group.curve(after)
+def _baseline_lines(axes: Axes, baseline: Seeds, group: Group) -> None:
+    """Draw a method beside the model: a curve per routing unit, or a level if only the end is."""
+    for unit in baseline.units:
+        label = baseline.first.method.title + ("" if unit == "sample" else f" ({unit})")
+        colour = ORANGE if baseline.method == "joint" else GREY
+        marker, style = "v", "--"
+        if len(baseline.units) > 1:
+            colour, marker = _unit_look(unit, group)
+            style = "-."
+        if None in baseline.accuracy_after(unit):
+            level(axes, baseline.accuracy(unit), label, colour)
+        else:
+            line(axes, baseline.accuracy_after(unit), label, colour, linestyle=style, marker=marker)
 
 
 def _published_points(

@@ -91,7 +91,7 @@ class Table:
     def _is_numeric(self, column: int) -> bool:
         """Return whether a column contains numbers, which are right-aligned."""
         cells = [row[column] for row in self.rows]
-        return all(cell == NOTHING or re.match(r"(\w+: )?[-−]?\d", cell) for cell in cells)
+        return all(cell == NOTHING or re.match(r"(\w+: )?[-−+]?\d", cell) for cell in cells)
 
     def without_empty_columns(self) -> Table:
         """Return the table without columns in which all cells are empty."""
@@ -120,6 +120,18 @@ def percent(value: Statistic | None, seeds: int) -> str:
     text = f"{100 * value.mean:.1f}".replace("-0.0", "0.0")
     text += "" if value.deviation is None else f" ± {100 * value.deviation:.1f}"
     return text + (f" ({value.n} of {count(seeds, 'seed')})" if value.n < seeds else "")
+
+
+def points(value: Statistic | None) -> str:
+    """Return a difference of accuracies in points with its sign, ± the deviation.
+
+    >>> points(Statistic(-0.035, 0.002, 3)), points(Statistic(0.01, None, 1))
+    ('−3.5 ± 0.2', '+1.0')
+    """
+    if value is None:
+        return NOTHING
+    text = f"{100 * value.mean:+.1f}".replace("-0.0", "+0.0").replace("-", "−")
+    return text + ("" if value.deviation is None else f" ± {100 * value.deviation:.1f}")
 
 
 def published_text(published: Published | None, *, source: bool = False) -> str:

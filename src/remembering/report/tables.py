@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from remembering.evaluation.units import unit_size
 from remembering.experiments.published import SPLIT_TASKS, TABLE_1
-from remembering.experiments.result import RoutingResult, UnitResult
-from remembering.report.groups import Group, Statistic, count
+from remembering.experiments.result import RoutingResult, RunResult, UnitResult
+from remembering.report.groups import Group, Seeds, Statistic, code_text, count, seed_list
 from remembering.report.table import NOTHING, Table, percent, published_text, size
 
 
@@ -27,8 +27,6 @@ def units_table(group: Group) -> Table:
             percent(_model(group, unit, lambda result: result.forgetting), seeds)
             if unit == "sample"
             else NOTHING,
-            percent(_compared(group, unit, lambda result: result.accuracy), seeds),
-            percent(_compared(group, unit, lambda result: result.routing_accuracy), seeds),
             published_text(
                 published if published and published.unit == unit else None, source=True
             ),
@@ -36,17 +34,13 @@ def units_table(group: Group) -> Table:
         for unit in sorted(units, key=unit_size)
     ]
     for name, value in (
-        ("router alone (no task's adapter)", lambda routing: routing.router_alone_after[-1]),
         ("correct adapter given", oracle),
         ("routing ablated (most confident adapter)", lambda routing: routing.ablated_after[-1]),
     ):
         found = group.statistic(value)
         if found is not None:
             rows.append(_row(name, percent(found, seeds)))
-    for baseline in group.baselines:
-        forgotten = baseline.statistic(lambda result: result.units["sample"].forgetting)
-        accuracy = percent(baseline.accuracy(), seeds)
-        rows.append(_row(baseline.first.method.title, accuracy, percent(forgotten, seeds)))
+    rows += [_baseline_row(found, unit, seeds) for found in group.baselines for unit in found.units]
     return Table(
         caption=f"{group.title}: {group.settings}",
         headers=(
@@ -54,8 +48,6 @@ def units_table(group: Group) -> Table:
             "Accuracy (%)",
             "Routing accuracy (%)",
             "Forgetting (points)",
-            f"Accuracy, {group.compared} router (%)",
-            f"Routing accuracy, {group.compared} router (%)",
             "Paper (%)",
         ),
         rows=tuple(rows),
@@ -141,6 +133,41 @@ def novelty_table(group: Group) -> Table:
     )
 
 
+def domains_table(groups: Sequence[Group]) -> Table:
+    """Return the accuracy on each domain after the last one.
+
+    Args:
+        groups: Variants of one experiment that learn several domains in some order, or one alone.
+    """
+    first = groups[0].first
+    seeds = sorted({seed for group in groups for seed in group.seeds})
+    columns: dict[str, list[Seeds]] = {}
+    for group in sorted(groups, key=lambda group: group.task_count == 1):
+        alone = group.task_count == 1
+        title = "Alone" if alone else group.variant or group.title
+        columns.setdefault(title, []).append(group.model)
+        for baseline in () if alone else group.baselines:
+            columns[f"{title}: {baseline.first.method.title}"] = [baseline]
+
+    def accuracy(result: RunResult, name: str) -> float | None:
+        names = (task.name for task in result.tasks)
+        return dict(zip(names, result.units["sample"].matrix[-1], strict=True)).get(name)
+
+    def cell(found: Sequence[Seeds], name: str) -> str:
+        values = (accuracy(result, name) for member in found for result in member.results)
+        return percent(Statistic.of(values), len(seeds))
+
+    names = dict.fromkeys(task.name for group in groups for task in group.first.tasks)
+    return Table(
+        f"{groups[0].experiment}{' (small)' if groups[0].small else ''}: accuracy on single images "
+        f"of each domain (%); {first.backbone}, {first.image_size} px, {seed_list(seeds)}",
+        ("Domain", *columns),
+        tuple((name, *(cell(found, name) for found in columns.values())) for name in names),
+        "After the last domain of the order. "
+        f"{code_text(member for found in columns.values() for member in found)}",
+    ).without_empty_columns()
+
+
 def published_table(experiment: str) -> Table | None:
     """Return the paper's Table 1 for this split, or None if the paper has no such column."""
     column = SPLIT_TASKS.get(experiment)
@@ -190,31 +217,36 @@ def _model(
     return group.model.statistic(lambda r: value(r.units[unit]) if unit in r.units else None)
 
 
-def _compared(
-    group: Group, unit: str, value: Callable[[UnitResult], float | None]
-) -> Statistic | None:
-    def of(routing: RoutingResult) -> float | None:
-        found = routing.compared.units.get(unit) if routing.compared else None
-        return value(found) if found else None
-
-    return group.statistic(of)
-
-
 def _number(value: float | None, scale: float, digits: int) -> str:
     return NOTHING if value is None else f"{scale * value:.{digits}f}"
 
 
-def _row(name: str, accuracy: str, forgetting: str = NOTHING) -> tuple[str, ...]:
-    return (name, accuracy, NOTHING, forgetting, NOTHING, NOTHING, NOTHING)
+def _row(
+    name: str, accuracy: str, routing_accuracy: str = NOTHING, forgetting: str = NOTHING
+) -> tuple[str, ...]:
+    return (name, accuracy, routing_accuracy, forgetting, NOTHING)
+
+
+def _baseline_row(baseline: Seeds, unit: str, seeds: int) -> tuple[str, ...]:
+    """Return the row of a method under a routing unit, which is named unless it is `sample`."""
+
+    def of(value: Callable[[UnitResult], float | None]) -> str:
+        return percent(baseline.statistic(lambda result: value(result.units[unit])), seeds)
+
+    return _row(
+        baseline.first.method.title + ("" if unit == "sample" else f" ({unit})"),
+        of(lambda result: result.accuracy),
+        of(lambda result: result.routing_accuracy),
+        of(lambda result: result.forgetting) if unit == "sample" else NOTHING,
+    )
 
 
 def _units_note(group: Group) -> str:
     note = f"Mean over {count(group.task_count, 'task')} after the last one"
     note += ", ± standard deviation over seeds." if len(group.seeds) > 1 else "."
-    note += " The rows below the routing units involve no routing; each image is answered alone."
-    if group.statistic(lambda routing: routing.router_alone_after[-1]) is not None:
-        note += " In the rows of routing units, router and adapter are combined; the correct "
-        note += "adapter, where given, answers without the router."
+    note += " In the rows below the routing units each image is answered alone, unless a row names "
+    note += "another unit."
+    note += f" {code_text([group.model, *group.baselines])}"
     if group.published:
         note += " The paper's number was reached with ViT-B/16 pretrained on ImageNet-21k, on all "
         note += "the data."

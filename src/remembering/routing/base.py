@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from remembering.config import RouterSettings
+from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.routing.features import extract_features
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -59,7 +59,7 @@ class Router(ABC):
 
     def __init__(
         self,
-        settings: RouterSettings,
+        settings: RouterSettings | ClassifierSettings,
         experts: Mapping[int, Expert] = MappingProxyType({}),
         shared: Expert = MappingProxyType({}),
     ):
@@ -146,10 +146,25 @@ class Router(ABC):
         """Return a router that also has the expert of a new task."""
         return type(self)(self.settings, {**self.experts, task: expert}, self.shared)
 
-    def without_expert(self, task: int) -> Self:
-        """Return a router that lacks the expert of a task; the others score as before."""
+    def without_expert(self, task: int, share: Expert | None = None) -> Self:
+        """Return a router that lacks the expert of a task.
+
+        Args:
+            task: Number of the task.
+            share: What the task added to the shared tensors, where experts have some in common.
+        """
         rest = {number: expert for number, expert in self.experts.items() if number != task}
         return type(self)(self.settings, rest, self.shared if rest else {})
+
+    def renumbered(self, offset: int) -> Self:
+        """Return this router with an offset added to the numbers of its tasks."""
+        experts = {number + offset: expert for number, expert in self.experts.items()}
+        return type(self)(self.settings, experts, self.shared)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        """Pickle and copy what cannot be derived."""
+        experts = {number: dict(expert) for number, expert in self.experts.items()}
+        return type(self), (self.settings, experts, dict(self.shared))
 
     def to(self, device: torch.device) -> Self:
         """Return this router on another device."""

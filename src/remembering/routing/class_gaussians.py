@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from remembering.errors import RememberingError
 from remembering.routing.base import Expert
 from remembering.routing.logit_correction import fit_logit_correction
+from remembering.routing.symmetric import restore
 from remembering.runtime.mmap_buffer import chunk_rows
 
 TEMPERATURES = [2 ** (i / 4) for i in range(29)]
@@ -22,10 +23,25 @@ TEMPERATURES = [2 ** (i / 4) for i in range(29)]
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """The covariance of `count` images with a given scatter, shrunk towards its diagonal."""
+    """The covariance of `count` samples with a given scatter, shrunk towards its diagonal.
+
+    Attributes:
+        scatter: W = Σ (x − μ)(x − μ)ᵀ, (dim, dim).
+        count: Number of samples N.
+        shrinkage: Weight c of the diagonal: Σ = (W + c · dim · diag(W) / N) / (N + c · dim).
+    """
 
     scatter: Tensor
     count: float
+    shrinkage: float = 1.0
+
+    @property
+    def prior(self) -> float:
+        """The number of samples that the diagonal counts for.
+
+        Its lower bound keeps the rounding of stored correlations from making Σ indefinite.
+        """
+        return max(self.shrinkage * len(self.scatter), 1e-3 * self.count)
 
     @cached_property
     def factor(self) -> Tensor:
@@ -34,8 +50,8 @@ class Covariance:
         spread = self.scatter.diagonal()
         # A constant feature, such as the CLS token of state 0, must not cause a division by zero.
         floor = max(1e-6 * float(spread.mean()), 1e-12)
-        prior = (spread / self.count).clamp_min(floor / self.count) * dim
-        sigma = (self.scatter + prior.diag()) / (self.count + dim)
+        prior = (spread / self.count).clamp_min(floor / self.count) * self.prior
+        sigma = (self.scatter + prior.diag()) / (self.count + self.prior)
         try:
             root = torch.linalg.cholesky(sigma)
         except RuntimeError as error:  # torch's LinAlgError
@@ -51,35 +67,25 @@ class Covariance:
         """Transform x to the coordinates in which Σ is the identity."""
         return x @ self.factor.mT
 
-    def leave_one_out_distances(
-        self, x: Tensor, means: Tensor, owner: Tensor, counts: Tensor
-    ) -> Tensor:
-        """Return squared distances of x to all means, as if x had not been part of the sums.
 
-        Leaving one image out is a rank-one update with a closed form (Sherman and Morrison, 1950).
+def subtract(kept: Expert, part: Tensor, count: float, shrinkage: float = 1.0) -> Tensor:
+    """Return a scatter matrix (dim, dim) without a part of it.
 
-        Args:
-            x: (n, dim).
-            means: Whitened means, (m, dim).
-            owner: Index of the mean that each x is part of, (n,).
-            counts: Number of images behind that mean, (n,).
-
-        Returns:
-            Distances (n, m).
-        """
-        z = self.whiten(x)
-        residual = z - means[owner]
-        # W loses a · r rᵀ with a = n / (n − 1); in whitened coordinates Σ is (W + prior) / weight.
-        weight = self.count + len(self.scatter)
-        gain = counts / (counts - 1) / weight
-        leverage = residual.square().sum(1)
-        scale = gain / (1 - gain * leverage).clamp_min(1e-6)
-        along = (z * residual).sum(1, keepdim=True) - residual @ means.mT
-        distances = _squared_distances(z, means) + scale[:, None] * along.square()
-        grown = (counts / (counts - 1)).square()  # x − μ grows when μ moves away from x
-        rows = torch.arange(len(x), device=x.device)
-        distances[rows, owner] = grown * (leverage + scale * leverage.square())
-        return distances
+    The rounding of both is large compared with what remains if little remains. A result that is
+    not usable as the covariance of the remaining `count` samples is replaced by the nearest scatter
+    matrix.
+    """
+    rest = restore(kept) - part
+    rest.diagonal().clamp_(min=0)
+    try:
+        # Half of the prior: the result will be rounded once more.
+        _ = Covariance(rest, count, shrinkage / 2).factor
+        return rest
+    except RememberingError:
+        scale = rest.diagonal().sqrt().clamp_min(1e-30)
+        values, vectors = torch.linalg.eigh(rest / scale / scale[:, None])
+        nearest: Tensor = (vectors * values.clamp_min(0)) @ vectors.mT
+        return nearest * scale * scale[:, None]
 
 
 class ClassGaussians:
@@ -107,7 +113,8 @@ class ClassGaussians:
         self.logit_correction = logit_correction
         self.max_calibration = max_calibration
         self.counts = torch.cat([expert["counts"] for expert in experts])
-        self.means = torch.cat([expert["sums"] for expert in experts]) / self.counts[:, None]
+        sums = torch.cat([expert["sums"] for expert in experts]).double()
+        self.means = sums / self.counts[:, None]
         sizes = torch.tensor([len(expert["counts"]) for expert in experts])
         self.owner = torch.arange(len(experts)).repeat_interleave(sizes).to(self.means.device)
 
@@ -136,7 +143,7 @@ class ClassGaussians:
         centre = (self.counts @ self.means) / total
         between = (self.means - centre) * self.counts[:, None].sqrt()
         scatter = self.covariance.scatter + between.mT @ between
-        return Covariance(scatter, self.covariance.count), centre
+        return replace(self.covariance, scatter=scatter), centre
 
     def ood_scores(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance to the nearest class minus that to the background.
@@ -151,17 +158,17 @@ class ClassGaussians:
 
     @cached_property
     def _calibration(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Calibration features of all tasks, their classes, and leave-one-out distances."""
+        """Calibration features of all tasks, their classes, and squared distances to all classes.
+
+        The images are not part of the sums, so these are distances of images not learned from.
+        """
         share = max(4, self.max_calibration // len(self.experts))
         starts = [0, *itertools.accumulate(len(expert["counts"]) for expert in self.experts)]
         every = math.ceil(len(self.experts) * share / self.max_calibration)
         used = list(zip(self.experts, starts, strict=False))[::every]
         x = torch.cat([expert["calibration_features"][:share] for expert, _ in used]).double()
         owner = torch.cat([e["calibration_targets"][:share] + start for e, start in used])
-        distances = self.covariance.leave_one_out_distances(
-            x, self._whitened, owner, self.counts[owner]
-        )
-        return x, owner, distances
+        return x, owner, _squared_distances(self.covariance.whiten(x), self._whitened)
 
     def best_temperature(self) -> float:
         """Return the T ≥ 1 that maximises the likelihood of the calibration images.
@@ -169,6 +176,8 @@ class ClassGaussians:
         With about as many features as images, Gaussians are overconfident.
         """
         _, owner, distances = self._calibration
+        if not len(owner):
+            return self.temperature
 
         @cache
         def loss(i: int) -> float:
@@ -185,47 +194,60 @@ class ClassGaussians:
         return TEMPERATURES[best]
 
     def fit_correction(self) -> Tensor:
-        """Fit the logit correction on the calibration images, with leave-one-out logits."""
+        """Fit the logit correction on the calibration images."""
         x, owner, distances = self._calibration
         logits, whitened = -distances / (2 * self.temperature), self.covariance.whiten(x)
         correction = fit_logit_correction(logits, whitened, owner)
         return torch.cat([correction[:, :-1] @ self.covariance.factor, correction[:, -1:]], dim=1)
 
     @cached_property
+    def calibration_margins(self) -> Tensor:
+        """Margins of the calibration images, sorted."""
+        distances = self._calibration[2]
+        if distances.shape[1] < 2:
+            return distances.new_full((len(distances),), math.inf)
+        nearest = distances.topk(2, dim=1, largest=False).values
+        return ((nearest[:, 1] - nearest[:, 0]) / (2 * self.temperature)).sort().values
+
+    @cached_property
     def calibration_scores(self) -> Tensor:
-        """Leave-one-out OOD scores of the calibration images, sorted."""
-        x, owner, distances = self._calibration
-        background, centre = self._background
-        total = self.counts.sum().expand(len(x))
-        zero = torch.zeros_like(owner)
-        to_background = background.leave_one_out_distances(
-            x, background.whiten(centre[None]), zero, total
-        )[:, 0]
-        return (distances.min(1).values - to_background).sort().values
+        """OOD scores of the calibration images, sorted."""
+        return self.ood_scores(self._calibration[0]).sort().values
 
 
-def class_sums(features: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the number of images of each class (classes,) and their sums (classes, dim)."""
-    counts = torch.bincount(targets, minlength=classes).double()
+def class_sums(
+    features: Tensor, targets: Tensor, rows: Tensor, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the number of images of each class (classes,) and their sums (classes, dim).
+
+    Args:
+        features: (n, dim).
+        targets: Class indices, (n,).
+        rows: Mask of the images that count, (n,).
+        classes: Number of classes.
+    """
+    counts = torch.bincount(targets[rows], minlength=classes).double()
     sums = counts.new_zeros(classes, features.shape[1])
-    for x, y in _chunks(features, targets):
-        sums.index_add_(0, y, x.double())
+    for x, y, counted in _chunks(features, targets, rows):
+        sums.index_add_(0, y[counted], x[counted].double())
     return counts, sums
 
 
-def scatter_within(features: Tensor, targets: Tensor, means: Tensor) -> Tensor:
-    """Return Σ (x − μ)(x − μ)ᵀ over all images, with μ the mean of an image's class: (dim, dim)."""
+def scatter_within(features: Tensor, targets: Tensor, rows: Tensor, means: Tensor) -> Tensor:
+    """Return Σ (x − μ)(x − μ)ᵀ (dim, dim) over the masked images, with μ the mean of the class."""
     scatter = means.new_zeros(means.shape[1], means.shape[1])
-    for x, y in _chunks(features, targets):
-        residual = x.double() - means[y]
+    for x, y, counted in _chunks(features, targets, rows):
+        residual = x[counted].double() - means[y[counted]]
         scatter.addmm_(residual.mT, residual)
     return scatter
 
 
-def _chunks(features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(
+    features: Tensor, targets: Tensor, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Iterate over a few rows at a time: all of them in float64 may not fit into memory."""
     size = chunk_rows(features.shape[1])
-    return zip(features.split(size), targets.split(size), strict=True)
+    return zip(features.split(size), targets.split(size), rows.split(size), strict=True)
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ def extract_features(states: Sequence[Tensor], tokens: Tokens) -> Tensor:
         states: Backbone states, each (n, tokens, dim).
         tokens: "mean" (every token's mean over the hidden dimension) and "flat" (all tokens
             flattened) are those of section 4.1 of the paper. "pooled" is the CLS token and the
-            mean of the other tokens, each normalised.
+            mean of the other tokens, each normalised. "moments" is the normalised mean and the
+            standard deviation over the patch tokens.
 
     Returns:
         Features (n, features).
@@ -39,8 +40,14 @@ def _pooled(state: Tensor) -> Tensor:
     return F.layer_norm(both, both.shape[2:]).flatten(1)
 
 
+def _moments(state: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(state[:, 1:], dim=1)
+    return torch.cat([F.layer_norm(mean, mean.shape[1:]), deviation], dim=1)
+
+
 _READERS: dict[Tokens, Callable[[Tensor], Tensor]] = {
     "mean": _token_means,
     "flat": _flat,
     "pooled": _pooled,
+    "moments": _moments,
 }

@@ -9,8 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from remembering.config import RouterSettings
 from remembering.routing.base import Expert, Layout, Router
-from remembering.routing.calibration import conformal_p_values
+from remembering.routing.calibration import p_values
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import chunk_rows
 
@@ -23,6 +24,7 @@ class ReconstructionRouter(Router):
     """Experts that reconstruct σ(V); the score is the reconstruction error."""
 
     score_name = "reconstruction error"
+    settings: RouterSettings
 
     @abstractmethod
     def fit_expert(
@@ -91,13 +93,13 @@ class ReconstructionRouter(Router):
 
     def novelty(self, features: Tensor) -> Tensor:
         """Return the highest p-value over tasks."""
-        p_values = [
-            conformal_p_values(scores, expert[CALIBRATION])
+        found = [
+            p_values(scores, expert[CALIBRATION])
             for scores, expert in zip(
                 self.scores(features).mT.contiguous(), self.experts.values(), strict=True
             )
         ]
-        return torch.stack(p_values).max(0).values
+        return torch.stack(found).max(0).values
 
     @cached_property
     def _stacked(self) -> Expert:

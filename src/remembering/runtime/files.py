@@ -255,6 +255,8 @@ class SafeFolder:
             raise StorageError(
                 f"{self.path / name} cannot be {verb}: {error.strerror or error}{remedy}"
             ) from error
+        except MemoryError as error:  # a sparse file can be larger than any memory
+            raise StorageError(f"{self.path / name} does not fit into memory") from error
 
 
 def is_unfinished(name: str) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tomllib
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from remembering.errors import InvalidFileError
 
-MAX_JSON_BYTES = 64 * 1024**2
+MAX_TEXT_BYTES = 64 * 1024**2
 
 
 def require_regular(path: Path) -> None:
@@ -71,17 +74,39 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file.
+    """Parse a JSON file, which is compressed by gzip if its name ends in ".gz".
 
     Raises:
         InvalidFileError: If it is not a regular file, or not valid JSON (nesting that exceeds
             Python's recursion limit included).
     """
-    content = read_regular(path, MAX_JSON_BYTES)
+    return _parsed(path, json.loads, "JSON")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file.
+
+    Raises:
+        InvalidFileError: As `read_json`.
+    """
+    return cast(dict[str, Any], _parsed(path, tomllib.loads, "TOML"))
+
+
+def _parsed(path: Path, parse: Callable[[str], Any], kind: str) -> Any:
+    content = read_regular(path, MAX_TEXT_BYTES)
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InvalidFileError(f"{path} is not valid JSON ({error})") from error
+        content = _decompressed(content) if path.suffix == ".gz" else content
+        return parse(content.decode())
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise InvalidFileError(f"{path} is not valid {kind} ({error})") from error
+
+
+def _decompressed(content: bytes) -> bytes:
+    gzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    decompressed = gzip.decompress(content, MAX_TEXT_BYTES)
+    if not gzip.eof or gzip.unused_data:
+        raise ValueError(f"not one gzip stream of at most {MAX_TEXT_BYTES:,} bytes of text")
+    return decompressed
 
 
 def _require_regular_mode(path: Path, mode: int) -> None:

@@ -59,9 +59,9 @@ def create_app(service: Service) -> FastAPI:
         responses=schemas.PROBLEMS,
     )
     problems.install(app)
+    app.include_router(_predictions(service))  # first: routes are tried in this order
     app.include_router(_pages(app))
     app.include_router(_monitoring(service))
-    app.include_router(_predictions(service))
     app.include_router(_learning(service))
     app.include_router(_edits(service))
     if STATIC.is_dir():
@@ -116,10 +116,6 @@ def _predictions(service: Service) -> APIRouter:
     reader = Reader(service.options.limits)
     streams = 0
 
-    @router.get("/v1/model", summary="Tasks, classes, adapters and footprint")
-    async def model() -> schemas.Model:
-        return schemas.Model.model_validate(service.model())
-
     @router.post(
         "/v1/predict",
         summary="Classify images whose task is unknown",
@@ -129,6 +125,10 @@ def _predictions(service: Service) -> APIRouter:
     async def predict(request: Request) -> Response:
         query = await reader.query(request)
         return JSONResponse(await asyncio.wrap_future(service.predict(query)))
+
+    @router.get("/v1/model", summary="Tasks, classes, adapters and footprint")
+    async def model() -> schemas.Model:
+        return schemas.Model.model_validate(service.model())
 
     @router.get("/v1/samples", summary="Built-in sets of images")
     async def sample_sets() -> schemas.SampleSets:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from remembering.inference.predict import predict
 from remembering.inference.prediction import Prediction
@@ -25,7 +24,6 @@ from remembering.serving.served import Served
 @dataclass(frozen=True, eq=False)
 class _Waiting:
     query: Query
-    arrived: float = field(default_factory=time.monotonic)
     future: Future[dict[str, Any]] = field(default_factory=Future)
 
     @property
@@ -36,9 +34,10 @@ class _Waiting:
 class Batcher:
     """A thread that answers queries in batches.
 
-    A batch is started when it is full, when as many queries wait as were answered in the last
-    batch, or when the first has waited for `limits.batch_seconds`. A single client is therefore
-    answered at once, and many clients are answered together. Queries with groups are answered one
+    A batch is started when it is full, when half of the clients wait, or after
+    `limits.batch_seconds`. The number of clients is that of the queries of the last batch and those
+    that arrived while it was computed. A single client is therefore answered at once, and of many
+    clients, one half is answered while the other half sends. Queries with groups are answered one
     at a time, because groups are routed together.
 
     Args:
@@ -51,7 +50,7 @@ class Batcher:
         self._current, self._limits, self._metrics = current, limits, metrics
         self._waiting: deque[_Waiting] = deque()
         self._images = self._pixels = 0
-        self._expected = 1
+        self._answered = self._expected = 1
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="predictions", daemon=True)
@@ -117,10 +116,12 @@ class Batcher:
     def _next(self) -> list[_Waiting]:
         """Wait for the next batch; empty when the batcher is closed."""
         with self._changed:
+            self._expected = -(-(self._answered + len(self._waiting)) // 2)
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if not self._waiting:
                 return []
-            deadline = self._waiting[0].arrived + self._limits.batch_seconds
+            # From now, not from an arrival during the last batch: its clients may ask again soon.
+            deadline = time.monotonic() + self._limits.batch_seconds
             while not self._closed and not self._is_due():
                 if not self._changed.wait(deadline - time.monotonic()):
                     break
@@ -134,7 +135,7 @@ class Batcher:
                 ):
                     batch.append(self._take())
                     images += len(batch[-1].query.images)
-            self._expected = len(batch)
+            self._answered = len(batch)
             return batch
 
     def _is_due(self) -> bool:
@@ -165,47 +166,53 @@ def answer(served: Served, queries: list[Query]) -> list[dict[str, Any]]:
         groups=queries[0].groups,
         false_alarm_rate=rates[0] if rates else None,  # the p-values do not depend on it
     )
-    familiarity = torch.softmax(-prediction.scores.double(), 1)
     answers, start = [], 0
+    rows = _rows(prediction, served, max(query.top_k for query in queries))
     for query in queries:
-        rows = range(start, start + len(query.images))
+        own = rows[start : start + len(query.images)]
+        start += len(own)
         answers.append(
-            {
-                "version": served.version,
-                "predictions": _rows(prediction, familiarity, rows, query, served),
-            }
+            {"version": served.version, "predictions": [_fitted(row, query) for row in own]}
         )
-        start = rows.stop
     return answers
 
 
-def _rows(
-    prediction: Prediction, familiarity: Tensor, rows: range, query: Query, served: Served
-) -> list[dict[str, Any]]:
-    part = slice(rows.start, rows.stop)
-    probabilities = prediction.probabilities[part]
-    best, order = probabilities.topk(min(query.top_k, probabilities.shape[1]), dim=1)
+def _rows(prediction: Prediction, served: Served, top_k: int) -> list[dict[str, Any]]:
+    """Return the answer to each image; tensors are converted once for all of them."""
+    # Stable, so that equal probabilities do not change places with the size of the batch.
+    ordered = prediction.probabilities.sort(dim=1, descending=True, stable=True)
+    best, order = ordered.values[:, :top_k].tolist(), ordered.indices[:, :top_k].tolist()
+    familiarity = torch.softmax(-prediction.scores.double(), 1).tolist()
+    adapters = prediction.adapters.tolist()
+    p_values = None if prediction.novelty is None else prediction.novelty.tolist()
     names = [task.name for task in served.model.state.tasks]
-    rate = query.false_alarm_rate
-    p_values: list[float] | None = None
-    if rate is not None and prediction.novelty is not None:
-        p_values = prediction.novelty[part].tolist()
     return [
         {
-            "label": prediction.labels[row],
-            "probability": float(probabilities[i].max()),
+            "label": prediction.labels[i],
+            "probability": best[i][0],
             "top": [
                 {"label": prediction.classes[column], "probability": value}
-                for column, value in zip(order[i].tolist(), best[i].tolist(), strict=True)
+                for column, value in zip(order[i], best[i], strict=True)
             ],
-            "task": prediction.tasks[row],
-            "adapter": int(prediction.adapters[row]),
+            "task": prediction.tasks[i],
+            "adapter": adapters[i],
             "tasks": [
                 {"name": name, "probability": value}
-                for name, value in zip(names, familiarity[row].tolist(), strict=True)
+                for name, value in zip(names, familiarity[i], strict=True)
             ],
             "p_value": p_values[i] if p_values else None,
-            "unknown": p_values[i] <= rate if p_values and rate else None,
+            "unknown": None,
         }
-        for i, row in enumerate(rows)
+        for i in range(len(prediction))
     ]
+
+
+def _fitted(row: dict[str, Any], query: Query) -> dict[str, Any]:
+    """Return what a query asked for of a row of its batch."""
+    rate = query.false_alarm_rate
+    p_value = row["p_value"] if rate else None
+    return row | {
+        "top": row["top"][: query.top_k],
+        "p_value": p_value,
+        "unknown": None if p_value is None or rate is None else p_value <= rate,
+    }

@@ -228,8 +228,6 @@ class Learner:
                 state, result = change(before)
                 if state is not before:
                     self._save(state)
-            if state.feature_adapter is not before.feature_adapter:
-                self._observe_again()
             future.set_result((self._served.version, result))
         except Exception as error:
             future.set_exception(error)

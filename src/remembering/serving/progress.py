@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,9 +61,4 @@ class JobProgress(Progress):
 
 def expected_images(state: ModelState, images: int) -> int:
     """Return how many images learning a task of so many images passes through, in all epochs."""
-    settings = state.settings
-    passes = 1 + settings.epochs
-    if state.needs_feature_adapter:
-        per_epoch = math.ceil(images / settings.batch_size)
-        passes += math.ceil(settings.router.feature_steps / per_epoch)
-    return passes * images
+    return (3 + state.settings.epochs_for(images)) * images

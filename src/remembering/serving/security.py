@@ -9,7 +9,7 @@ import logging
 import time
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remembering.serving.metrics import Metrics
@@ -37,15 +37,16 @@ _CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-_HEADERS = {
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
-}
+_HEADERS = [
+    (b"content-security-policy", _CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
 
 
 class Guard:
@@ -76,10 +77,10 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                headers = [*message["headers"], *_HEADERS]
+                if all(name != _NO_STORE[0] for name, _ in headers):
+                    headers.append(_NO_STORE)
+                message["headers"] = headers
             await send(message)
 
         try:
@@ -146,7 +147,8 @@ class Guard:
             if received < 0:  # the whole body has arrived; only a disconnect can follow
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), limits.body_seconds)
+                async with asyncio.timeout(limits.body_seconds):
+                    message = await receive()
             except TimeoutError as error:
                 raise ProblemError(
                     408, f"no data arrived for {limits.body_seconds:g} seconds"

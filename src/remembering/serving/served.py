@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from remembering.backbones.backbone import BUNDLED
 from remembering.model import RememberingTransformer
 from remembering.state import ModelState
 from remembering.storage.manifest import MANIFEST, PREVIOUS, is_model, read_manifest
+
+
+def new_model() -> RememberingTransformer:
+    """Return a model on the bundled backbone that has learned nothing."""
+    return RememberingTransformer.from_backbone(BUNDLED)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.serving.app import create_app
 from remembering.serving.options import ServeOptions
+from remembering.serving.served import new_model
 from remembering.serving.service import Service
 
 _SHUTDOWN_SECONDS = 10
@@ -42,7 +43,7 @@ class Server(uvicorn.Server):
                 h11_max_incomplete_event_size=_HEADER_BYTES,
             )
         )
-        self._on_ready = on_ready
+        self._service, self._on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept requests."""
@@ -50,11 +51,16 @@ class Server(uvicorn.Server):
         if self.started:
             self._on_ready()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End event streams, answer what was accepted, and stop."""
+        self._service.stopping = True
+        await super().shutdown(sockets)
+
 
 def serve(
     options: ServeOptions,
     on_ready: Callable[[str], None] = lambda url: None,
-    create: Callable[[], RememberingTransformer] = RememberingTransformer.from_backbone,
+    create: Callable[[], RememberingTransformer] = new_model,
     backbone: str | None = None,
 ) -> None:
     """Serve a model until the process is told to stop (SIGINT or SIGTERM).

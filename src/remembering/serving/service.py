@@ -23,7 +23,7 @@ from remembering.serving.learner import Learner
 from remembering.serving.metrics import Metrics
 from remembering.serving.options import ServeOptions
 from remembering.serving.problems import ProblemError
-from remembering.serving.served import ModelFolder, Served
+from remembering.serving.served import ModelFolder, Served, new_model
 from remembering.state import ModelState, TaskRecord
 
 WORKSPACE_SUFFIX = ".serving"
@@ -41,7 +41,7 @@ class Service:
     def __init__(
         self,
         options: ServeOptions,
-        create: Callable[[], RememberingTransformer] = RememberingTransformer.from_backbone,
+        create: Callable[[], RememberingTransformer] = new_model,
         backbone: str | None = None,
     ):
         self.options, self.metrics = options, Metrics()

@@ -1,4 +1,4 @@
-"""Write the artifacts of a state that a folder does not have yet, and verify them."""
+"""Write the artifacts of a state: encode what is new, write it, and verify what was written."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from remembering.adapters.bank import AdapterSource
+from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.adapters.peft_format import to_peft
 from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.errors import RememberingError, StorageError
-from remembering.routing import Expert
+from remembering.routing import Expert, Router
+from remembering.routing.domain import Domain
+from remembering.routing.share import Share
 from remembering.runtime.files import SafeFolder, problem_of, sha256
-from remembering.state import ModelState, ReplayMemory
+from remembering.state import ModelState, ReplayMemory, TaskRecord
 from remembering.storage.artifacts import (
     Artifact,
     StoredAdapter,
     StoredReplay,
+    StoredShare,
     artifact_key,
     decode_adapter,
     decode_expert,
     decode_head,
     decode_memory,
+    decode_share,
     encode_expert,
     encode_head,
     encode_memory,
+    encode_share,
     read_verified,
 )
 from remembering.storage.manifest import (
-    FEATURES_SUFFIX,
     SHARED_SUFFIX,
     VERSION,
     AdapterEntry,
     BackboneReference,
     FileEntry,
     Manifest,
+    ReferenceEntry,
     TaskEntry,
     artifact_path,
     files_of,
@@ -45,14 +53,18 @@ Files = dict[str, bytes]
 
 
 class ArtifactWriter:
-    """Writes what is new and returns the manifest of the state.
+    """Writes the artifacts of a state that a folder does not have yet.
 
     Args:
         state: The state.
         backbone: Its backbone.
         folder: Where to write.
-        known: Artifacts of the state that are encoded and hashed already, by key.
-        present: Files that the current manifest of the folder lists.
+        known: Artifacts that are encoded and hashed already, by key.
+        present: The files that the current manifest of the folder lists.
+
+    Attributes:
+        artifacts: Artifacts of the state, by key.
+        written: Paths of those that were written.
     """
 
     def __init__(
@@ -67,23 +79,14 @@ class ArtifactWriter:
         self.known, self.present = known, present
         self.artifacts: dict[str, Artifact] = {}
         self.written: set[str] = set()
-        self.listings: dict[str, dict[str, os.stat_result]] = {}
+        self._listings: dict[str, dict[str, os.stat_result]] = {}
 
     def write(self) -> Manifest:
         """Write and verify everything but the manifest; return it without id and generation."""
         state = self.state
-        adapters = {str(n): AdapterEntry(self._adapter(n), self._head(n)) for n in state.adapters}
-        tasks = [
-            TaskEntry(
-                **vars(record),
-                expert=self._expert("routers", record.number, state.router.experts[record.number]),
-                memory=self._memory(record.number, state.memories.get(record.number)),
-            )
-            for record in state.tasks
-        ]
-        shared = state.router.shared
-        shared_path = self._expert("shared", 0, shared) if shared else None
-        feature_adapter = self._feature_adapter()
+        adapters = {str(number): self._adapter_entry(number) for number in state.adapters}
+        tasks = [self._task_entry(task) for task in state.tasks]
+        shared = self._shared("routers", state.router, 0) if state.router.shared else None
         try:
             check_state(state, self.backbone, lambda key: Path(self.artifacts[key].path))
         except StorageError as error:
@@ -101,36 +104,56 @@ class ArtifactWriter:
             ),
             state.settings,
             state.next_number,
-            shared_path,
-            feature_adapter,
+            shared,
             tuple(tasks),
             adapters,
             {name: e for part in self.artifacts.values() for name, e in part.files.items()},
         )
 
-    def _adapter(self, number: int) -> str:
-        entry = self.state.adapters.entries[number]
+    def _task_entry(self, task: TaskRecord) -> TaskEntry:
+        state, number = self.state, task.number
+        classifier = state.classifiers.get(task.adapter)
+        reference = state.references.get(task.adapter)
+        return TaskEntry(
+            **vars(task),
+            expert=self._expert("routers", state.router, number),
+            classifier=self._expert("classifiers", classifier, number) if classifier else None,
+            reference=(
+                self._expert("references", reference.classifier, number) if reference else None
+            ),
+            memory=self._memory(number, state.memories.get(number)),
+            share=self._share(number, state.shares.get(number)),
+        )
 
+    def _adapter_entry(self, number: int) -> AdapterEntry:
+        state = self.state
+        classifier, domain = state.classifiers.get(number), state.domains.get(number)
+        reference, head = state.references.get(number), state.heads.get(number)
+        return AdapterEntry(
+            self._adapter("adapters", number, state.adapters.entries[number]),
+            self._head(number, head) if head else None,
+            self._shared("classifiers", classifier, number) if classifier else None,
+            self._domain(number, domain) if domain else None,
+            ReferenceEntry(
+                self._adapter("reference adapters", number, reference.adapter),
+                self._shared("references", reference.classifier, number),
+            )
+            if reference
+            else None,
+        )
+
+    def _adapter(self, kind: str, number: int, entry: Adapter | AdapterSource) -> str:
         def encode() -> Files:
             if isinstance(entry, StoredAdapter):  # its files as they are
                 return entry.files()
-            return to_peft(self.state.adapters[number], self.backbone)
+            return to_peft(entry if isinstance(entry, Adapter) else entry(), self.backbone)
 
-        return self._put("adapters", number, None, encode, self._check_adapter)
+        def check(files: Files, path: Path) -> None:
+            decode_adapter(files, path, self.backbone)
 
-    def _feature_adapter(self) -> str | None:
-        adapter = self.state.feature_adapter
-        if adapter is None:
-            return None
-        return self._put(
-            "features", 0, adapter, lambda: to_peft(adapter, self.backbone), self._check_adapter
-        )
+        return self._put(kind, number, entry, encode, check)
 
-    def _check_adapter(self, files: Files, path: Path) -> None:
-        decode_adapter(files, path, self.backbone)
-
-    def _head(self, number: int) -> str:
-        head = self.state.heads[number]
+    def _head(self, number: int, head: Head) -> str:
         return self._put(
             "heads",
             number,
@@ -139,12 +162,21 @@ class ArtifactWriter:
             lambda files, path: decode_head(files[""], path, self.backbone),
         )
 
-    def _expert(self, kind: str, number: int, expert: Expert) -> str:
+    def _expert(self, kind: str, router: Router, number: int) -> str:
+        return self._tensors(kind, number, router.experts[number], router.experts[number])
+
+    def _shared(self, kind: str, router: Router, number: int) -> str:
+        return self._tensors(f"{kind} shared", number, router.shared, router.shared)
+
+    def _domain(self, number: int, domain: Domain) -> str:
+        return self._tensors("domains", number, domain, vars(domain))
+
+    def _tensors(self, kind: str, number: int, value: object, tensors: Expert) -> str:
         return self._put(
             kind,
             number,
-            expert,
-            lambda: {"": encode_expert(expert)},
+            value,
+            lambda: {"": encode_expert(tensors)},
             lambda files, path: decode_expert(files[""], path, self.backbone.device),
         )
 
@@ -160,6 +192,20 @@ class ArtifactWriter:
                 "": source.file() if isinstance(source, StoredReplay) else encode_memory(memory)
             },
             lambda files, path: decode_memory(files[""], path),
+        )
+
+    def _share(self, number: int, share: Share | None) -> str | None:
+        if share is None:
+            return None
+        source = share.source
+        return self._put(
+            "shares",
+            number,
+            share,
+            lambda: {
+                "": source.file() if isinstance(source, StoredShare) else encode_share(share.parts)
+            },
+            lambda files, path: decode_share(files[""], path),
         )
 
     def _put(
@@ -200,16 +246,17 @@ class ArtifactWriter:
 
     def _info(self, name: str) -> os.stat_result | None:
         directory, _, leaf = name.rpartition("/")
-        if directory not in self.listings:  # one listing is faster than opening it for each file
-            self.listings[directory] = self.folder.entries(directory)
-        return self.listings[directory].get(leaf)
+        if directory not in self._listings:  # one listing is faster than opening it for each file
+            self._listings[directory] = self.folder.entries(directory)
+        return self._listings[directory].get(leaf)
 
 
 def _named(kind: str, number: int, value: object, files: Files) -> Artifact:
-    directory, suffix = {
-        "shared": ("routers", SHARED_SUFFIX),
-        "features": ("adapters", FEATURES_SUFFIX),
-    }.get(kind, (kind, ""))
+    directory, suffix = kind, ""
+    if kind.endswith(" shared"):
+        directory, suffix = kind.removesuffix(" shared"), SHARED_SUFFIX
+    elif kind == "reference adapters":
+        directory = "adapters"
     entries = [FileEntry(sha256(data), len(data)) for data in files.values()]
     digest = entries[0].sha256 if len(entries) == 1 else sha256(b"".join(files.values()))
     path = artifact_path(directory, number, digest, suffix)

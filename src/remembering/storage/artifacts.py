@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from remembering.backbones.backbone import Backbone
 from remembering.data.task import Label
 from remembering.errors import RememberingError, StorageError, reason
 from remembering.routing import Expert
+from remembering.routing.domain import Domain
+from remembering.routing.share import Parts, check_share, share_bytes, share_dims
 from remembering.runtime.files import SafeFolder, read_all, sha256
 from remembering.runtime.tensors import decode_tensors
 from remembering.state import ReplayMemory
@@ -35,7 +37,7 @@ class Artifact:
     """A part of a state that is encoded and hashed already.
 
     Attributes:
-        value: What was encoded. None for adapters, which never change once they have a number.
+        value: What was encoded; compared by identity.
         path: The file, or the directory of the files.
         files: The files by their path in the model folder.
     """
@@ -83,6 +85,9 @@ class StoredFile:
                 folder.read(name, size=entry.bytes)  # raises
             verified(folder, name, entry, read_all(descriptor, size))
             self._map = torch.from_file(f"/dev/fd/{descriptor}", size=size, dtype=torch.uint8)
+
+    def __deepcopy__(self, memo: object) -> StoredFile:
+        return self  # immutable
 
     def __call__(self) -> bytes:
         try:
@@ -134,9 +139,23 @@ class StoredReplay:
         self.file = StoredFile(folder, path, manifest.files[path])
         memory = decode_memory(self.file(), self._path)
         self.labels, self.nbytes = memory.labels, memory.nbytes
+        self.held_out = memory.held_out
 
     def __call__(self) -> Tensor:
         return decode_memory(self.file(), self._path).images
+
+
+class StoredShare:
+    """Reads the share of a task from its file each time it is called."""
+
+    def __init__(self, folder: SafeFolder, path: str, manifest: Manifest):
+        self._path = folder.path / path
+        self.file = StoredFile(folder, path, manifest.files[path])
+        parts = self()
+        self.dims, self.nbytes = share_dims(parts), share_bytes(parts)
+
+    def __call__(self) -> Parts:
+        return decode_share(self.file(), self._path)
 
 
 def decode_adapter(files: Mapping[str, bytes], path: Path, backbone: Backbone) -> Adapter:
@@ -159,6 +178,33 @@ def decode_expert(data: bytes, path: Path, device: torch.device) -> dict[str, Te
     return {key: value.to(device) for key, value in tensors.items()}
 
 
+def decode_domain(data: bytes, path: Path) -> Domain:
+    """Return the domain in a file; `encode_expert` writes it."""
+    tensors, _ = _decode(data, path)
+    if set(tensors) != {field.name for field in fields(Domain)}:
+        raise unusable(path, "it does not contain the tensors of a domain")
+    return Domain(**tensors)
+
+
+def encode_share(parts: Parts) -> bytes:
+    """Return the file of a share."""
+    return encode_expert({f"{p}.{k}": t for p, part in parts.items() for k, t in part.items()})
+
+
+def decode_share(data: bytes, path: Path) -> Parts:
+    """Return the share in a file."""
+    tensors, _ = _decode(data, path)
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, _, key = name.partition(".")
+        parts.setdefault(part, {})[key] = tensor
+    try:
+        check_share(parts)
+    except ValueError as error:
+        raise unusable(path, str(error)) from error
+    return parts
+
+
 def encode_head(head: Head) -> bytes:
     """Return the file of a head; a frozen head has no weights of its own."""
     tensors = {"columns": head.columns}
@@ -171,7 +217,7 @@ def encode_head(head: Head) -> bytes:
 def decode_head(data: bytes, path: Path, backbone: Backbone) -> Head:
     """Return the head in a file."""
     tensors, metadata = _decode(data, path)
-    classes = _labels(metadata, "classes", path)
+    classes = _labels({"classes": _json(metadata, "classes", path)}, "classes", path)
     expected = {"columns"} if "weight" not in tensors else {"columns", "weight", "bias"}
     columns = tensors.get("columns")
     if set(tensors) != expected or columns is None or not classes:
@@ -196,20 +242,25 @@ def decode_head(data: bytes, path: Path, backbone: Backbone) -> Head:
 
 def encode_memory(memory: ReplayMemory) -> bytes:
     """Return the file of a replay memory."""
-    labels = json.dumps(memory.labels)
-    data: bytes = save_tensors({"images": memory.images}, metadata={"labels": labels})
+    # One entry only: safetensors writes several in random order, which would change the hash.
+    text = json.dumps({"labels": memory.labels, "held_out": memory.held_out})
+    data: bytes = save_tensors({"images": memory.images}, metadata={"memory": text})
     return data
 
 
 def decode_memory(data: bytes, path: Path) -> ReplayMemory:
     """Return the replay memory in a file."""
     tensors, metadata = _decode(data, path)
-    labels, images = _labels(metadata, "labels", path, distinct=False), tensors.get("images")
+    found, images = _json(metadata, "memory", path), tensors.get("images")
+    found = found if isinstance(found, dict) else {}
+    labels, held_out = _labels(found, "labels", path, distinct=False), found.get("held_out")
     if len(tensors) != 1 or images is None or images.dtype != torch.uint8 or images.ndim != 4:
         raise unusable(path, "it does not contain images (n, channels, height, width) of uint8")
     if len(images) != len(labels) or images.shape[1] not in (1, 3) or not images.numel():
         raise unusable(path, f"images of shape {tuple(images.shape)} do not fit its labels")
-    return ReplayMemory(images, labels)
+    if type(held_out) is not int or not 0 <= held_out <= len(labels):
+        raise unusable(path, "its metadata has no valid held_out")
+    return ReplayMemory(images, labels, held_out)
 
 
 def _decode(data: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -223,13 +274,17 @@ def _decode(data: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]
     return tensors, metadata
 
 
-def _labels(
-    metadata: Mapping[str, str], key: str, path: Path, *, distinct: bool = True
-) -> tuple[Label, ...]:
+def _json(metadata: Mapping[str, str], key: str, path: Path) -> Any:
     try:
-        labels = json.loads(metadata[key])
+        return json.loads(metadata[key])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise unusable(path, f"its metadata has no {key}") from error
+
+
+def _labels(
+    found: Mapping[str, Any], key: str, path: Path, *, distinct: bool = True
+) -> tuple[Label, ...]:
+    labels: Any = found.get(key)
     kinds = {type(label) for label in labels} if isinstance(labels, list) else {None}
     if not (kinds <= {str} or kinds <= {int}) or (distinct and len({*labels}) < len(labels)):
         raise unusable(path, f"its {key} are not labels of one type")

@@ -8,9 +8,10 @@ from remembering.errors import RememberingError
 from remembering.runtime import hub
 from remembering.runtime.files import cache_dir
 from remembering.state import ModelState
+from remembering.storage.manifest import DIRECTORIES, MANIFEST
 
 CARD = "README.md"
-_FILES = ["manifest.json", "adapters/*", "heads/*", "routers/*", "memory/*", CARD]
+_FILES = [MANIFEST, *(f"{directory}/*" for directory in DIRECTORIES), CARD]
 
 
 def upload(folder: Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
@@ -58,6 +59,7 @@ prediction = model.predict(["photo.jpg"], false_alarm_rate=0.05)
 
 - Adapters: {len(state.adapters)}, LoRA of rank {settings.rank} on Q, K, V and O, in PEFT's format.
 - Router: {settings.router.kind} on layers {", ".join(map(str, settings.router.layers))}.
+- Classifier: {settings.classifier.kind}.
 - Size besides the backbone: {footprint.bytes:,} bytes, of which {footprint.replay_bytes:,} bytes
   are replay images. Replay images are training images: publish them only if you may.
 """

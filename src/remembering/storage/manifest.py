@@ -5,8 +5,12 @@ MODEL_DIR/
   manifest.previous.json             the manifest before the last save
   adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
   heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
-  routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common
-  memory/NUMBER-HASH.safetensors     replay images, if there is a capacity
+  routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common (-shared)
+  classifiers/NUMBER-HASH.safetensors  the classes of each task, and what each adapter shares
+  references/NUMBER-HASH.safetensors   the same in the reference space of consolidated adapters
+  domains/NUMBER-HASH.safetensors    one per adapter
+  memory/NUMBER-HASH.safetensors     replay images of a task
+  shares/NUMBER-HASH.safetensors     what a task added to shared statistics; only forget needs it
 """
 
 from __future__ import annotations
@@ -23,14 +27,23 @@ from remembering.config import Settings
 from remembering.errors import RememberingError, StorageError, reason
 from remembering.runtime.files import SafeFolder
 
-VERSION = 4
+VERSION = 5
 MANIFEST, PREVIOUS = "manifest.json", "manifest.previous.json"
-DIRECTORIES = ("adapters", "heads", "routers", "memory")
+DIRECTORIES = (
+    "adapters",
+    "heads",
+    "routers",
+    "classifiers",
+    "references",
+    "domains",
+    "memory",
+    "shares",
+)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """PEFT's names of the files of an adapter."""
 MAX_BYTES = 256 * 1024**2
 """Largest manifest that is read; 1,000 tasks take about one megabyte."""
-SHARED_SUFFIX, FEATURES_SUFFIX = "-shared", "-features"
+SHARED_SUFFIX = "-shared"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NAME = re.compile(r"\d{4,10}-[0-9a-f]{12}(-[a-z]{1,20})?(\.safetensors)?")
 
@@ -54,7 +67,16 @@ class BackboneReference:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task, and the paths of its artifacts."""
+    """A task, and the paths of its artifacts.
+
+    Attributes:
+        number: See `TaskRecord`, also for name, classes, images and adapter.
+        expert: Expert of the router.
+        classifier: Expert of the classifier of its adapter.
+        reference: The same in the reference space of its adapter.
+        memory: Replay images.
+        share: What the task added to shared statistics.
+    """
 
     number: int
     name: str
@@ -62,15 +84,29 @@ class TaskEntry:
     images: int
     adapter: int
     expert: str
+    classifier: str | None = None
+    reference: str | None = None
     memory: str | None = None
+    share: str | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceEntry:
+    """The paths of a reference adapter, and of what its class experts have in common."""
+
+    folder: str
+    shared: str
 
 
 @dataclass(frozen=True)
 class AdapterEntry:
-    """The paths of an adapter and its head."""
+    """The paths of what belongs to an adapter: either a head, or a classifier's shared tensors."""
 
     folder: str
-    head: str
+    head: str | None = None
+    classifier: str | None = None
+    domain: str | None = None
+    reference: ReferenceEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +131,6 @@ class Manifest:
         settings: How tasks are learned.
         next_number: Number of the next task.
         shared: Path of what all experts have in common.
-        feature_adapter: Path of the router's feature adapter.
         tasks: Learned tasks, in order.
         adapters: Adapters by number.
         files: Every file, by its path in the folder.
@@ -109,7 +144,6 @@ class Manifest:
     settings: Settings
     next_number: int
     shared: str | None = None
-    feature_adapter: str | None = None
     tasks: tuple[TaskEntry, ...] = ()
     adapters: dict[str, AdapterEntry] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
@@ -120,17 +154,31 @@ class Manifest:
 
     def artifacts(self) -> Iterator[tuple[str, str, int, str]]:
         """Iterate over all artifacts: path, directory, number, and suffix of the name."""
+        paths: list[tuple[str | None, str, int, str]] = [(self.shared, "routers", 0, SHARED_SUFFIX)]
         for task in self.tasks:
-            yield task.expert, "routers", task.number, ""
-            if task.memory is not None:
-                yield task.memory, "memory", task.number, ""
-        for number, adapter in self.adapters.items():
-            yield adapter.folder, "adapters", int(number), ""
-            yield adapter.head, "heads", int(number), ""
-        if self.shared is not None:
-            yield self.shared, "routers", 0, SHARED_SUFFIX
-        if self.feature_adapter is not None:
-            yield self.feature_adapter, "adapters", 0, FEATURES_SUFFIX
+            paths += [
+                (task.expert, "routers", task.number, ""),
+                (task.classifier, "classifiers", task.number, ""),
+                (task.reference, "references", task.number, ""),
+                (task.memory, "memory", task.number, ""),
+                (task.share, "shares", task.number, ""),
+            ]
+        for key, adapter in self.adapters.items():
+            number, reference = int(key), adapter.reference
+            paths += [
+                (adapter.folder, "adapters", number, ""),
+                (adapter.head, "heads", number, ""),
+                (adapter.classifier, "classifiers", number, SHARED_SUFFIX),
+                (adapter.domain, "domains", number, ""),
+            ]
+            if reference is not None:
+                paths += [
+                    (reference.folder, "adapters", number, ""),
+                    (reference.shared, "references", number, SHARED_SUFFIX),
+                ]
+        for path, directory, number, suffix in paths:
+            if path is not None:
+                yield path, directory, number, suffix
 
 
 def artifact_path(directory: str, number: int, digest: str, suffix: str = "") -> str:
@@ -214,7 +262,7 @@ def _problem(manifest: Manifest) -> str | None:
     served = {str(task.adapter) for task in manifest.tasks}
     if not 0 <= manifest.next_number < 2**31:
         return f"next_number = {manifest.next_number} is out of range"[:80]
-    if manifest.generation < 1 or not re.fullmatch("[0-9a-f]{32}", manifest.model_id):
+    if not 0 < manifest.generation < 2**63 or not re.fullmatch("[0-9a-f]{32}", manifest.model_id):
         return "model_id and generation do not identify a save"
     if not all(0 <= n < manifest.next_number for n in numbers) or len({*numbers}) < len(numbers):
         return f"the task numbers {numbers}"[:80] + " are not distinct numbers below next_number"
@@ -232,7 +280,25 @@ def _problem(manifest: Manifest) -> str | None:
             return f"task {task.name!r} has {task.images} images"
     if set(manifest.adapters) != served:
         return f"adapter {min({*manifest.adapters} - served)} serves no task"
-    return _file_problem(manifest)
+    return _part_problem(manifest) or _file_problem(manifest)
+
+
+def _part_problem(manifest: Manifest) -> str | None:
+    """Return which adapter or task has other parts than the settings require."""
+    gaussian = manifest.settings.classifier.kind == "gaussian"
+    for number, adapter in manifest.adapters.items():
+        parts = (adapter.head is None, adapter.classifier is not None)
+        if parts != (gaussian, gaussian):
+            needed = "a classifier and no head" if gaussian else "a head and no classifier"
+            return f"adapter {number} must have {needed}"
+        if adapter.reference is not None and not gaussian:
+            return f"adapter {number} has a reference, but no classifier"
+    for task in manifest.tasks:
+        adapter = manifest.adapters[str(task.adapter)]
+        for name in ("classifier", "reference"):
+            if (getattr(task, name) is None) != (getattr(adapter, name) is None):
+                return f"task {task.name!r} and adapter {task.adapter} differ in having a {name}"
+    return None
 
 
 def _file_problem(manifest: Manifest) -> str | None:

@@ -11,16 +11,24 @@ import torch
 
 from remembering.adapters.bank import AdapterBank, AdapterCache
 from remembering.adapters.heads import Head
+from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
+from remembering.config import ClassifierSettings
 from remembering.errors import RememberingError, StorageError
 from remembering.routing import Expert
+from remembering.routing.classifier import GaussianClassifier
+from remembering.routing.domain import Domain
+from remembering.routing.gaussian import GaussianRouter
+from remembering.routing.share import Share
 from remembering.runtime.files import SafeFolder, sha256
-from remembering.state import ModelState, ReplayMemory, TaskRecord
+from remembering.state import ModelState, Reference, ReplayMemory, TaskRecord
 from remembering.storage.artifacts import (
     Artifact,
     StoredAdapter,
     StoredReplay,
+    StoredShare,
     artifact_key,
+    decode_domain,
     decode_expert,
     decode_head,
     read_verified,
@@ -28,8 +36,10 @@ from remembering.storage.artifacts import (
 from remembering.storage.manifest import (
     MANIFEST,
     PREVIOUS,
+    AdapterEntry,
     BackboneReference,
     Manifest,
+    ReferenceEntry,
     parse_manifest,
     read_manifest_bytes,
 )
@@ -68,7 +78,7 @@ def load(
         damaged = damaged_files(safe, manifest) if intact_only else {}
         kept = _without(manifest, damaged) if damaged else manifest
         loaded = _load_backbone(safe, kept.backbone, backbone, device)
-        reader = _Reader(safe, kept, loaded)
+        reader = _Reader(safe, kept, manifest, loaded)
         try:
             state = reader.state(cache)
             check_state(state, loaded, reader.path_of)
@@ -78,6 +88,7 @@ def load(
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"the model in {safe.path} cannot be used: {error}") from error
+        state = _without_shares(state) if damaged else state
         ancestors = set() if damaged else {sha256(data)}
         if previous:  # a save may replace what comes after it
             ancestors.add(sha256(read_manifest_bytes(safe)))
@@ -110,49 +121,76 @@ def _without(manifest: Manifest, damaged: Mapping[str, str]) -> Manifest:
             for name in damaged
         )
 
-    if not intact(manifest.feature_adapter, manifest.shared):  # every task needs these
-        return replace(manifest, tasks=(), adapters={}, feature_adapter=None, shared=None)
-    adapters = {n: e for n, e in manifest.adapters.items() if intact(e.folder, e.head)}
+    nothing = replace(manifest, tasks=(), adapters={}, shared=None)
+    if not intact(manifest.shared):  # every task needs it
+        return nothing
+    adapters = {n: entry for n, entry in manifest.adapters.items() if intact(*_paths(entry))}
     tasks = tuple(
-        task
+        # Only exact forgetting needs a share: without it, the task is still usable.
+        replace(task, share=task.share if intact(task.share) else None)
         for task in manifest.tasks
-        if str(task.adapter) in adapters and intact(task.expert, task.memory)
+        if str(task.adapter) in adapters
+        and intact(task.expert, task.classifier, task.reference, task.memory)
     )
     if not tasks:
-        return replace(manifest, tasks=(), adapters={}, feature_adapter=None, shared=None)
+        return nothing
     served = {str(task.adapter) for task in tasks}
     adapters = {number: entry for number, entry in adapters.items() if number in served}
     return replace(manifest, tasks=tasks, adapters=adapters)
 
 
+def _without_shares(state: ModelState) -> ModelState:
+    """Remove the shares of damaged tasks from the statistics that tasks have in common."""
+    router = state.router
+    return replace(
+        state,
+        router=router.rescaled() if isinstance(router, GaussianRouter) else router,
+        classifiers={n: classifier.rescaled() for n, classifier in state.classifiers.items()},
+        references={
+            n: replace(reference, classifier=reference.classifier.rescaled())
+            for n, reference in state.references.items()
+        },
+    )
+
+
+def _paths(adapter: AdapterEntry) -> list[str | None]:
+    paths = [adapter.folder, adapter.head, adapter.classifier, adapter.domain]
+    reference = adapter.reference
+    return paths + ([reference.folder, reference.shared] if reference else [])
+
+
 class _Reader:
     """Reads the artifacts that a manifest lists."""
 
-    def __init__(self, folder: SafeFolder, manifest: Manifest, backbone: Backbone):
+    def __init__(self, folder: SafeFolder, manifest: Manifest, whole: Manifest, backbone: Backbone):
         self.folder, self.manifest, self.backbone = folder, manifest, backbone
+        self.whole = whole  # with the damaged tasks
         self.artifacts: dict[str, Artifact] = {}
 
     def state(self, cache: AdapterCache) -> ModelState:
-        """Read everything; adapters and replay images are verified now and decoded on demand."""
+        """Read everything; adapters, replay images and shares are verified, but not kept."""
         manifest = self.manifest
-        numbers = {int(number): entry for number, entry in manifest.adapters.items()}
-        adapters = {n: self._adapter(entry.folder) for n, entry in numbers.items()}
-        for number, entry in numbers.items():
-            self._known("adapters", number, None, entry.folder)
-        if len({str(source.shape) for source in adapters.values()}) > 1:
+        entries = {int(number): entry for number, entry in manifest.adapters.items()}
+        adapters = {n: self._adapter(entry.folder) for n, entry in entries.items()}
+        for number, source in adapters.items():
+            self._known("adapters", number, source, entries[number].folder)
+        references = {
+            n: (entry.reference, self._adapter(entry.reference.folder))
+            for n, entry in entries.items()
+            if entry.reference
+        }
+        sources = [*adapters.values(), *(source for _, source in references.values())]
+        if len({str(source.shape) for source in sources}) > 1:
             raise StorageError(
                 f"the adapters in {self.folder.path} differ in rank or layers; restore them from "
                 "a copy"
             )
-        feature_adapter = None
-        if manifest.feature_adapter is not None:
-            feature_adapter = self._adapter(manifest.feature_adapter)()
-            self._known("features", 0, feature_adapter, manifest.feature_adapter)
-        experts = {t.number: self._expert(t.number, t.expert) for t in manifest.tasks}
         empty = ModelState.empty(manifest.settings, self.backbone)
-        router = type(empty.router)(empty.settings.router, experts, self._shared())
+        experts = {t.number: self._expert("routers", t.number, t.expert) for t in manifest.tasks}
+        shared = self._tensors(manifest.shared) if manifest.shared is not None else {}
+        router = type(empty.router)(empty.settings.router, experts, shared)
         if manifest.shared is not None:
-            self._known("shared", 0, router.shared, manifest.shared)
+            self._known("routers shared", 0, router.shared, manifest.shared)
         return replace(
             empty,
             router=router,
@@ -160,11 +198,23 @@ class _Reader:
                 TaskRecord(t.number, t.name, t.classes, t.images, t.adapter) for t in manifest.tasks
             ),
             adapters=AdapterBank(adapters, cache),
-            heads={number: self._head(number, entry.head) for number, entry in numbers.items()},
+            heads={n: self._head(n, entry.head) for n, entry in entries.items() if entry.head},
+            classifiers={
+                n: self._classifier(empty.settings.classifier, "classifiers", n, entry.classifier)
+                for n, entry in entries.items()
+                if entry.classifier
+            },
+            domains={
+                n: self._domain(n, entry.domain) for n, entry in entries.items() if entry.domain
+            },
+            references={
+                n: self._reference(empty.settings.classifier, n, entry, source())
+                for n, (entry, source) in references.items()
+            },
             memories={
                 t.number: self._memory(t.number, t.memory) for t in manifest.tasks if t.memory
             },
-            feature_adapter=feature_adapter,
+            shares={t.number: self._share(t.number, t.share) for t in manifest.tasks if t.share},
             next_number=manifest.next_number,
         )
 
@@ -181,25 +231,65 @@ class _Reader:
     def _adapter(self, path: str) -> StoredAdapter:
         return StoredAdapter(self.folder, path, self.manifest, self.backbone)
 
-    def _expert(self, number: int, path: str) -> Expert:
-        expert = decode_expert(self._read(path), self.folder.path / path, self.backbone.device)
-        self._known("routers", number, expert, path)
+    def _tensors(self, path: str) -> Expert:
+        return decode_expert(self._read(path), self.folder.path / path, self.backbone.device)
+
+    def _expert(self, kind: str, number: int, path: str) -> Expert:
+        expert = self._tensors(path)
+        self._known(kind, number, expert, path)
         return expert
 
-    def _shared(self) -> Expert:
-        path = self.manifest.shared
-        if path is None:
-            return {}
-        return decode_expert(self._read(path), self.folder.path / path, self.backbone.device)
+    def _classifier(
+        self, settings: ClassifierSettings, kind: str, adapter: int, path: str
+    ) -> GaussianClassifier:
+        """Read the class statistics of an adapter, or with kind "references" the exact ones."""
+        experts = {
+            task.number: self._expert(kind, task.number, expert)
+            for task in self.manifest.tasks
+            if task.adapter == adapter
+            and (expert := task.classifier if kind == "classifiers" else task.reference)
+        }
+        stored = self._tensors(path)
+        shared = self._of_kept_tasks(stored, adapter)
+        classifier = GaussianClassifier(settings, experts, shared)
+        if shared is stored:
+            self._known(f"{kind} shared", adapter, classifier.shared, path)
+        return classifier
+
+    def _of_kept_tasks(self, shared: Expert, adapter: int) -> Expert:
+        """Return the shared tensors of a classifier without the rows of damaged tasks."""
+        kept = {task.number for task in self.manifest.tasks}
+        served = [task for task in self.whole.tasks if task.adapter == adapter]
+        rows = torch.tensor([task.number in kept for task in served for _ in task.classes])
+        correction = shared.get("logit_correction")
+        if correction is None or rows.all() or correction.shape[:1] != rows.shape:
+            return shared
+        return {**shared, "logit_correction": correction[rows.to(correction.device)]}
+
+    def _reference(
+        self, settings: ClassifierSettings, number: int, entry: ReferenceEntry, adapter: Adapter
+    ) -> Reference:
+        self._known("reference adapters", number, adapter, entry.folder)
+        return Reference(adapter, self._classifier(settings, "references", number, entry.shared))
+
+    def _domain(self, number: int, path: str) -> Domain:
+        domain = decode_domain(self._read(path), self.folder.path / path)
+        self._known("domains", number, domain, path)
+        return domain
 
     def _head(self, number: int, path: str) -> Head:
         head = decode_head(self._read(path), self.folder.path / path, self.backbone)
         self._known("heads", number, head, path)
         return head
 
+    def _share(self, number: int, path: str) -> Share:
+        share = Share(StoredShare(self.folder, path, self.manifest))
+        self._known("shares", number, share, path)
+        return share
+
     def _memory(self, number: int, path: str) -> ReplayMemory:
         source = StoredReplay(self.folder, path, self.manifest)
-        memory = ReplayMemory(source, source.labels)
+        memory = ReplayMemory(source, source.labels, source.held_out)
         self._known("memory", number, memory, path)
         return memory
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from remembering.backbones.backbone import Backbone
-from remembering.state import ModelState
+from remembering.routing import Router
+from remembering.state import ModelState, TaskRecord
 from remembering.storage.artifacts import artifact_key, unusable
 
 
@@ -37,22 +39,54 @@ def check_state(state: ModelState, backbone: Backbone, path_of: Callable[[str], 
             raise unusable(path, "its labels are not those of its task")
     if not state.tasks:
         return
-    dim = feature_dim(state, backbone)
-    for task in state.tasks:
-        try:
-            state.router.check(task.number, dim, len(task.classes))
-        except ValueError as error:
-            path = path_of(artifact_key("routers", task.number))
-            raise unusable(path, str(error)) from error
+    dim = _feature_dim(state, backbone)
+    _check_experts(state.router, "routers", 0, state.tasks, dim, path_of)
+    for number, domain in state.domains.items():
+        with _named(path_of, artifact_key("domains", number)):
+            domain.check(dim)
+    dims = {"router": dim} if state.router.shared else {}
+    dim = 2 * backbone.dim * len(state.settings.classifier.layers)
+    if state.classifiers:
+        dims["classifier"] = dim
+    for number, classifier in state.classifiers.items():
+        _check_experts(classifier, "classifiers", number, state.served_by(number), dim, path_of)
+    for number, reference in state.references.items():
+        served = state.served_by(number)
+        _check_experts(reference.classifier, "references", number, served, dim, path_of)
+    for number, share in state.shares.items():
+        if share.dims != dims:
+            path = path_of(artifact_key("shares", number))
+            raise unusable(path, f"its features are {dict(share.dims)} instead of {dims}")
+
+
+def _check_experts(
+    router: Router,
+    kind: str,
+    number: int,
+    tasks: tuple[TaskRecord, ...],
+    dim: int,
+    path_of: Callable[[str], Path],
+) -> None:
+    """Check the experts of these tasks, and what they have in common."""
+    for task in tasks:
+        with _named(path_of, artifact_key(kind, task.number)):
+            router.check(task.number, dim, len(task.classes))
+    shared = artifact_key(f"{kind} shared", number)
+    with _named(path_of if router.shared else lambda _: Path("the router"), shared):
+        router.check_shared(dim, sum(len(task.classes) for task in tasks))
+
+
+@contextmanager
+def _named(path_of: Callable[[str], Path], key: str) -> Iterator[None]:
+    """Turn a ValueError into an error that names the artifact."""
     try:
-        state.router.check_shared(dim, sum(len(task.classes) for task in state.tasks))
+        yield
     except ValueError as error:
-        path = path_of(artifact_key("shared")) if state.router.shared else Path("the router")
-        raise unusable(path, str(error)) from error
+        raise unusable(path_of(key), str(error)) from error
 
 
 @torch.no_grad()
-def feature_dim(state: ModelState, backbone: Backbone) -> int:
+def _feature_dim(state: ModelState, backbone: Backbone) -> int:
     """Return the number of features that the router reads, from one blank image."""
     size = backbone.image_size
     image = torch.zeros(1, backbone.preprocessing.channels, size, size, dtype=torch.uint8)

@@ -14,11 +14,12 @@ from pathlib import Path
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError, StorageError
+from remembering.routing.share import Share
 from remembering.runtime.files import SafeFolder, is_unfinished, problem_of, sha256
 from remembering.runtime.lock import only_writer
 from remembering.state import ModelState
 from remembering.storage.artifact_writer import ArtifactWriter
-from remembering.storage.artifacts import StoredAdapter
+from remembering.storage.artifacts import StoredAdapter, StoredShare, artifact_key
 from remembering.storage.layout import in_use
 from remembering.storage.manifest import (
     DIRECTORIES,
@@ -96,16 +97,24 @@ def save(
             data = before
             saved.ancestors.add(sha256(data))
         _remove_unlisted(safe, manifest, previous or _previous(safe), writer.written)
+        artifacts = writer.artifacts
+        state = _with_stored_shares(state, safe, manifest)
+        for number, share in state.shares.items():
+            key = artifact_key("shares", number)
+            artifacts[key] = replace(artifacts[key], value=share)
+        if state.adapters.cache.max_bytes is not None:
+            state = _with_sources(state, backbone, safe, manifest)
+            for number, source in state.adapters.entries.items():
+                key = artifact_key("adapters", number)
+                artifacts[key] = replace(artifacts[key], value=source)
         after = replace(
             saved,
             model_id=manifest.model_id,
             generation=manifest.generation,
-            artifacts=writer.artifacts,
+            artifacts=artifacts,
             manifest=manifest,
             digest=sha256(data),
         )
-        if state.adapters.cache.max_bytes is not None:
-            state = _with_sources(state, backbone, safe, manifest)
         return state, after
 
 
@@ -184,6 +193,18 @@ def _remove_artifact(folder: SafeFolder, path: str) -> None:
         folder.remove(name)
     folder.remove_unfinished(path)
     folder.remove_directory(path)
+
+
+def _with_stored_shares(state: ModelState, folder: SafeFolder, manifest: Manifest) -> ModelState:
+    """Return the state with shares that are read from the folder on demand.
+
+    They are large and hardly ever needed, so they do not stay in memory.
+    """
+    shares = dict(state.shares)
+    for task in manifest.tasks:
+        if task.share and not isinstance(shares[task.number].source, StoredShare):
+            shares[task.number] = Share(StoredShare(folder, task.share, manifest))
+    return replace(state, shares=shares)
 
 
 def _with_sources(

@@ -14,6 +14,7 @@ from remembering.data.sources.base import LabelledImages, Source
 from remembering.data.sources.cifar import CIFAR10, CIFAR100
 from remembering.data.sources.digits import load_digits
 from remembering.data.sources.folder import load_folder
+from remembering.data.sources.letters import load_letters
 from remembering.data.sources.mnist import FASHION_MNIST, MNIST
 from remembering.errors import InvalidInputError
 
@@ -21,6 +22,7 @@ __all__ = ["LabelledImages", "Source", "load", "names"]
 
 _SOURCES: dict[str, Callable[[Path | None], Source]] = {
     "digits": load_digits,
+    "letters": load_letters,
     **{dataset.name: dataset.load for dataset in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)},
 }
 

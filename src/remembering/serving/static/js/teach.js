@@ -116,11 +116,12 @@ export function teachView() {
   }
 
   const samplesButton = button("Built-in pictures", addSamples, { image: "grid", kind: "quiet" });
+  const addButton = button("Add a class", () => newClass(), { image: "plus" });
   const addTile = h("div", { class: "add-tile" },
     h("div", { class: "welcome" },
       h("h2", {}, "Show me two things or more"),
       h("p", { class: "muted" }, "Add a class for each and a few pictures of it, or drop a folder of pictures per class. The built-in digits and letters work right away.")),
-    button("Add a class", () => newClass(), { image: "plus" }),
+    addButton,
     samplesButton);
 
   function update() {
@@ -139,6 +140,7 @@ export function teachView() {
       cards.get(one.id).update();
     }
     list.classList.toggle("empty", draft.classes.length === 0);
+    addButton.classList.toggle("primary", draft.classes.length === 0);
   }
 
   const panel = learnPanel();

@@ -1,0 +1,99 @@
+"""`remember evaluate`: measure how good a model is on labelled images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from remembering import schema
+from remembering.cli.parsing import Flag, parse
+from remembering.runtime.text import printable
+
+if TYPE_CHECKING:
+    from remembering.report.table import Table
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure how good a model is on labelled images.
+
+    Each image is answered alone. Use images that were not learned: accuracy on training images is
+    too high.
+
+    Attributes:
+        model: Folder of the model.
+        data: Folder with one folder of images per class, a folder of such folders, or a table (CSV,
+            Parquet).
+        unknown: Images of none of the learned classes: measure how well they are detected.
+        train: Training images, in a folder or table as above: compare with a linear probe, logistic
+            regression on the features of the same frozen backbone.
+        false_alarm_rate: Requested share of known images that are flagged as unknown.
+        json: Print JSON.
+        html: Write a page with plots and the worst mistakes to this file.
+        strict: Stop at an image that cannot be read, instead of leaving it out.
+        backbone: Where the backbone of the model is now, if it was moved.
+    """
+
+    model: tyro.conf.Positional[Path]
+    data: tyro.conf.Positional[Path]
+    unknown: Path | None = None
+    train: Path | None = None
+    false_alarm_rate: float = 0.05
+    json: Flag = False
+    html: Path | None = None
+    strict: Flag = False
+    backbone: str | None = None
+
+
+def main(arguments: list[str]) -> int:
+    """Run `remember evaluate` and return its exit code."""
+    options = parse(Evaluate, arguments, "evaluate")
+
+    from remembering.cli.terminal import TerminalProgress
+    from remembering.data.images import joined
+    from remembering.data.paths import load_images, load_tasks
+    from remembering.model import RememberingTransformer
+
+    progress = TerminalProgress()
+    strict = options.strict
+    tasks = load_tasks(options.data, strict=strict, progress=progress)
+    train = options.train and load_tasks(options.train, strict=strict, progress=progress)
+    unknown = options.unknown and load_images([options.unknown], strict=strict, progress=progress)
+    model = RememberingTransformer.load(options.model, backbone=options.backbone)
+    evaluation = model.evaluate(
+        tasks,
+        unknown=unknown.images if unknown else None,
+        train=train or None,
+        false_alarm_rate=options.false_alarm_rate,
+        progress=progress,
+    )
+    if options.json:
+        print(json.dumps(schema.write(evaluation), indent=1))
+    else:
+        from remembering.report.evaluation import evaluation_tables, mistakes_table
+
+        tables = evaluation_tables(evaluation)
+        for table in [*tables, mistakes_table(evaluation)] if evaluation.mistakes else tables:
+            _show(table)
+    if options.html:
+        from remembering.report.evaluation import write_evaluation
+
+        title = options.model.resolve().name
+        images = joined([task.images for task in tasks])
+        write_evaluation(evaluation, images, options.html, title)
+        if not options.json:
+            print(f"written to {printable(options.html)}")
+    return 0
+
+
+def _show(table: Table) -> None:
+    from dataclasses import replace
+
+    from remembering.cli.terminal import show
+
+    rows = tuple(tuple(map(printable, row)) for row in table.rows)
+    show(replace(table, rows=rows), "--json")

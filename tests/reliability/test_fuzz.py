@@ -1,0 +1,20 @@
+"""A few seconds of coverage-guided fuzzing for each reader of untrusted files; see `make fuzz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fuzz import NAMES, fuzz
+from support import sized
+
+pytestmark = pytest.mark.reliability
+SECONDS = sized(3, 20, 120)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_errors_of_this_library_escape(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
+    outcome = fuzz(name, tmp_path, SECONDS)
+    assert outcome.status == 0, outcome.output[-5000:]
+    assert outcome.inputs > 10, "the corpus and some mutations of it"

@@ -17,13 +17,14 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
-from remembering.data.images import subset
+from remembering.data.images import Subset
 from remembering.data.task import Task
 from remembering.inference.encoding import EncodedTask, FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
 from remembering.learning.replay import draw, kept_images
 from remembering.learning.training import TrainingSet, train
+from remembering.routing import Expert
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import Domain
 from remembering.runtime.distributed import current
@@ -46,7 +47,7 @@ def learn_classes(
     encoded: EncodedTask,
     progress: Progress,
     checkpoint: Checkpoint | None,
-) -> tuple[dict[str, Any], Tensor]:
+) -> tuple[dict[str, Any], Expert]:
     """Assign a task to an adapter, and fit its classes on the features of that adapter.
 
     Args:
@@ -58,8 +59,8 @@ def learn_classes(
         checkpoint: Where to keep the progress of the training.
 
     Returns:
-        The fields of the state that change, and what the task adds to the scatter of its adapter's
-        exact class statistics.
+        The fields of the state that change, and the expert of the task in its adapter's exact class
+        statistics.
     """
     settings, distributed, number = state.settings, current(), state.next_number
     features = distributed.all_gather(encoded.features)
@@ -91,7 +92,7 @@ def learn_classes(
     with progress.track(f"fitting {task.name}", len(views) * len(task)) as step:
         samples = [deep_task_features(view, layers, adapter, step, distributed) for view in views]
 
-    def fitted(old: GaussianClassifier, samples: list[Tensor]) -> tuple[GaussianClassifier, Tensor]:
+    def fitted(old: GaussianClassifier, samples: list[Tensor]) -> tuple[GaussianClassifier, Expert]:
         expert = old.fit(
             samples[0],
             task.targets,
@@ -101,15 +102,15 @@ def learn_classes(
             held_out=calibration,
         )
         on_device = {key: value.to(backbone.device) for key, value in expert.items()}
-        return old.with_expert(number, on_device), expert["scatter"]
+        return old.with_expert(number, on_device), expert
 
-    classes, scatter = fitted(classifier, samples)
+    classes, expert = fitted(classifier, samples)
     references = dict(state.references)
     if reference := references.get(adapter_number):
         exact = [
             deep_task_features(view, layers, reference.adapter, None, distributed) for view in views
         ]
-        exact_classes, scatter = fitted(reference.classifier, exact)
+        exact_classes, expert = fitted(reference.classifier, exact)
         references[adapter_number] = replace(reference, classifier=exact_classes)
     memories = dict(state.memories)
     if size := settings.replay_images:
@@ -131,7 +132,7 @@ def learn_classes(
         "references": references,
         "memories": memories,
     }
-    return parts, scatter
+    return parts, expert
 
 
 def place(state: ModelState, features: Tensor, targets: Tensor) -> tuple[int | None, Domain]:
@@ -165,7 +166,7 @@ def flips_preserve_labels(
     if len(targets) > FLIP_IMAGES:
         rows = permutation(len(targets), settings.seed, "flips")[:FLIP_IMAGES].sort().values
         tokens, flipped = (
-            TokenCache(view.backbone, subset(view.images, rows), view.first_layer)
+            TokenCache(view.backbone, Subset(view.images, rows), view.first_layer)
             for view in (tokens, flipped)
         )
         targets = targets[rows]
@@ -210,7 +211,7 @@ def _train(
     rng = generator(settings.seed, "task", number)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
     head = Head.linear(task.classes, backbone)
-    token_cache = TokenCache(backbone, subset(task.images, rows), settings.first_layer)
+    token_cache = TokenCache(backbone, Subset(task.images, rows), settings.first_layer)
     if augment == "none":
         token_cache = token_cache.filled(distributed)
     targets = task.targets[rows]

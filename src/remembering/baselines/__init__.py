@@ -17,7 +17,7 @@ from remembering.baselines.gaussian import FrozenGaussians
 from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import ICaRL
 from remembering.baselines.il2a import IL2A
-from remembering.baselines.joint import Joint
+from remembering.baselines.joint import GaussianJoint, Joint, TunedJoint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
@@ -34,6 +34,8 @@ from remembering.baselines.supsup import SupSup
 _ALL: tuple[type[Baseline], ...] = (
     FineTuning,
     Joint,
+    TunedJoint,
+    GaussianJoint,
     NearestClassMean,
     FrozenGaussians,
     StreamingLDA,

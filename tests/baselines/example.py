@@ -22,6 +22,7 @@ QUICK: dict[str, dict[str, float]] = {
     "joint-gaussian": {"rank": 2, "epochs": 4, "lr": 3e-3, "augment": 1},
     "ranpac": {"projection": 300},
     "ranpac_frozen": {"projection": 300},
+    "ranpac-our-features": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
     "mnemonics": {"memory": 40, "epochs": 2},

@@ -1,8 +1,9 @@
 """Baselines: other continual learners on the same frozen backbone, one file per method.
 
-All implement `remembering.learner.Learner` through the base class in `base`; `single_adapter` and
-`taskwise` hold what several of them share. The Remembering Transformer itself is not here, and
-neither is the choice of methods and options for an experiment (see `experiments.methods`).
+All implement `remembering.learner.Learner` through the base class in `base`; `single_adapter`,
+`first_session` and `taskwise` hold what several of them share. The Remembering Transformer itself
+is not here, and neither is the choice of methods and options for an experiment (see
+`experiments.methods`).
 """
 
 from remembering.baselines.base import Baseline
@@ -21,13 +22,13 @@ from remembering.baselines.joint import GaussianJoint, Joint, TunedJoint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
-from remembering.baselines.ncm import NearestClassMean
+from remembering.baselines.ncm import NearestClassMean, NearestClassMeanOurFeatures
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.owm import OWM
 from remembering.baselines.pass_ import PASS
-from remembering.baselines.ranpac import FrozenRanPAC, RanPAC
+from remembering.baselines.ranpac import FrozenRanPAC, RanPAC, RanPACOurFeatures
 from remembering.baselines.si import SI
-from remembering.baselines.slda import StreamingLDA
+from remembering.baselines.slda import StreamingLDA, StreamingLDAOurFeatures
 from remembering.baselines.ssre import SSRE
 from remembering.baselines.supsup import SupSup
 
@@ -37,10 +38,13 @@ _ALL: tuple[type[Baseline], ...] = (
     TunedJoint,
     GaussianJoint,
     NearestClassMean,
+    NearestClassMeanOurFeatures,
     FrozenGaussians,
     StreamingLDA,
+    StreamingLDAOurFeatures,
     RanPAC,
     FrozenRanPAC,
+    RanPACOurFeatures,
     LwF,
     EWC,
     OnlineEWC,

@@ -108,11 +108,9 @@ class Joint(SingleAdapter):
             )
             return [self.tensors[TRAINED[i]] for i in missing]
 
-        if self.cache is None:
-            return dict(zip(TRAINED, make(range(len(TRAINED))), strict=True))
         key = f"joint {schema.write(settings)} {digest([targets])}"
         makers = [f"{key} {name}" for name in TRAINED]
-        return dict(zip(TRAINED, self.cache.made(self.backbone, makers, images, make), strict=True))
+        return dict(zip(TRAINED, self.made_once(makers, images, make), strict=True))
 
     @property
     def epochs(self) -> int:

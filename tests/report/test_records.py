@@ -123,12 +123,11 @@ def single_images() -> list[RunResult]:
     command = ("compare", "cifar10-5", "--small")
     published = replace(published_model(tasks=2), routing=None)
     published = replace(published, config=replace(published.config, command=command))
-    joint = {"experiment": "cifar10-5-joint"}
     return [
         *(compared("ours", 0.6 + 0.1 * seed, seed) for seed in (0, 1)),
         *(compared("gaussian", 0.55 + 0.1 * seed, seed) for seed in (0, 1)),
         *(compared("joint", 0.5, seed) for seed in (0, 1)),
-        compared("joint", 0.9, 1, **joint),
+        compared("joint-tuned", 0.9, 1),
         published,
     ]
 
@@ -147,7 +146,7 @@ def test_the_table_of_single_images(tmp_path: Path) -> None:
         "As published": "30.0 (−30.0; 1 seed)",
         "As published, unit task": "90.0 (1 seed)",  # another unit: no difference
     }
-    assert "Best joint training: cifar10-5 (small): joint of cifar10-5-joint." in text
+    assert "Best joint training: cifar10-5 (small): joint-tuned." in text
     assert "| cifar10-5 (small) | 494.0 kB |" in text
     assert "No results of cifar100-10, digits-5, permuted-mnist-10 are recorded yet." in text
     assert "No results of domains-5 are recorded yet." in text

@@ -75,20 +75,16 @@ def learn_classes(
     calibration = classifier.choose_calibration(task.targets, rng)
     if joined is None:
         adapter_number = number
-        flipped = _flipped(tokens)
-        uses_flip = flips_preserve_labels(settings, tokens, flipped, task.targets)
-        kept = torch.ones(len(task), dtype=torch.bool)
-        kept[calibration] = False
-        adapter = _train(
-            state, backbone, task, kept.nonzero().flatten(), uses_flip, progress, checkpoint
+        adapter, uses_flip = new_adapter(
+            settings, task, tokens, calibration, number, progress, checkpoint
         )
         adapters = state.adapters.with_adapter(number, adapter)
     else:
         adapter_number = joined
         uses_flip, adapters = classifier.uses_flip, state.adapters
-        adapter, flipped = adapters[joined], _flipped(tokens)
+        adapter = adapters[joined]
     layers = settings.classifier.layers
-    views = [tokens, flipped] if uses_flip else [tokens]
+    views = [tokens, _flipped(tokens)] if uses_flip else [tokens]
     with progress.track(f"fitting {task.name}", len(views) * len(task)) as step:
         samples = [deep_task_features(view, layers, adapter, step, distributed) for view in views]
 
@@ -154,6 +150,59 @@ def place(state: ModelState, features: Tensor, targets: Tensor) -> tuple[int | N
     return nearest, domains[nearest].joined(features, targets, novelties[nearest])
 
 
+def new_adapter(
+    settings: Settings,
+    task: Task,
+    tokens: TokenCache,
+    calibration: Tensor,
+    number: int,
+    progress: Progress,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[Adapter, bool]:
+    """Train an adapter on a task, without its calibration images; its head is discarded.
+
+    Args:
+        settings: How to train, with everything explicit.
+        task: Images and labels.
+        tokens: The task after the frozen layers.
+        calibration: Positions of the calibration images.
+        number: Number of the task.
+        progress: Reports progress.
+        checkpoint: Where to keep the progress of the training.
+
+    Returns:
+        The adapter, and whether flips preserve labels.
+    """
+    backbone, distributed = tokens.backbone, current()
+    uses_flip = flips_preserve_labels(settings, tokens, _flipped(tokens), task.targets)
+    kept = torch.ones(len(task), dtype=torch.bool)
+    kept[calibration] = False
+    rows = kept.nonzero().flatten()
+    augment = settings.augment or ("crop" if uses_flip else "shift")
+    settings = replace(settings, augment=augment, epochs=settings.epochs_for(len(rows)))
+    rng = generator(settings.seed, "task", number)
+    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
+    head = Head.linear(task.classes, backbone)
+    token_cache = TokenCache(backbone, Subset(task.images, rows), settings.first_layer)
+    if augment == "none":
+        token_cache = token_cache.filled(distributed)
+    targets = task.targets[rows]
+    some = torch.arange(0, len(rows), max(1, len(rows) // 64))
+    key = distributed.on_main(lambda: training_key(settings, number, [token_cache[some], targets]))
+    training_set = TrainingSet(token_cache, targets, task.name, number, key)
+    adapter, _ = train(
+        backbone,
+        adapter,
+        head,
+        training_set,
+        settings,
+        progress=progress,
+        checkpoint=checkpoint,
+        distributed=distributed,
+    )
+    return adapter, uses_flip
+
+
 def flips_preserve_labels(
     settings: Settings, tokens: TokenCache, flipped: TokenCache, targets: Tensor
 ) -> bool:
@@ -193,39 +242,3 @@ def flips_preserve_labels(
 
 def _flipped(tokens: TokenCache) -> TokenCache:
     return TokenCache(tokens.backbone, FlippedImages(tokens.images), tokens.first_layer)
-
-
-def _train(
-    state: ModelState,
-    backbone: Backbone,
-    task: Task,
-    rows: Tensor,
-    uses_flip: bool,
-    progress: Progress,
-    checkpoint: Checkpoint | None,
-) -> Adapter:
-    """Train an adapter on some images of a task; its head is discarded."""
-    settings, distributed, number = state.settings, current(), state.next_number
-    augment = settings.augment or ("crop" if uses_flip else "shift")
-    settings = replace(settings, augment=augment, epochs=settings.epochs_for(len(rows)))
-    rng = generator(settings.seed, "task", number)
-    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
-    token_cache = TokenCache(backbone, Subset(task.images, rows), settings.first_layer)
-    if augment == "none":
-        token_cache = token_cache.filled(distributed)
-    targets = task.targets[rows]
-    some = torch.arange(0, len(rows), max(1, len(rows) // 64))
-    key = distributed.on_main(lambda: training_key(settings, number, [token_cache[some], targets]))
-    training_set = TrainingSet(token_cache, targets, task.name, number, key)
-    adapter, _ = train(
-        backbone,
-        adapter,
-        head,
-        training_set,
-        settings,
-        progress=progress,
-        checkpoint=checkpoint,
-        distributed=distributed,
-    )
-    return adapter

@@ -167,24 +167,15 @@ class _Experiment:
 def _experiments(
     name: str, groups: Sequence[Group], comparisons: Sequence[Comparison]
 ) -> list[_Experiment]:
-    """Return the experiments of a name, in full size and small, with the methods of both commands.
-
-    Joint training may be an experiment of its own, because it has another budget.
-    """
-    every: list[Group | Comparison] = [*comparisons, *groups]
+    """Return the experiments of a name, in full size and small, with methods of both commands."""
     found: dict[tuple[bool, str], tuple[Group | Comparison, dict[str, Seeds]]] = {}
+    every: list[Group | Comparison] = [*comparisons, *groups]
     for shown in every:
         if shown.experiment != name or shown.variant:
             continue
         _, methods = found.setdefault((shown.small, shown.backbone), (shown, {}))
         for method, seeds in _methods(shown).items():
             methods.setdefault(method, seeds)
-    for shown in every:
-        key = (shown.small, shown.backbone)
-        if shown.experiment == f"{name}-joint" and key in found:
-            for method, seeds in _methods(shown).items():
-                if method.startswith("joint"):
-                    found[key][1].setdefault(f"{method} of {shown.experiment}", seeds)
     return [_Experiment(shown, methods) for _, (shown, methods) in sorted(found.items())]
 
 

@@ -324,7 +324,7 @@ class GaussianRouter(Router):
         return features
 
     def _scores(self, logits: Tensor) -> Tensor:
-        return -_logsumexp(logits, self._gaussians.owner, len(self.experts))
+        return -grouped_logsumexp(logits, self._gaussians.owner, len(self.experts))
 
     def _with_shared(self, **tensors: Tensor) -> Self:
         """Return a router with other shared tensors that do not affect the covariance."""
@@ -349,7 +349,7 @@ class GaussianRouter(Router):
         )
 
 
-def _logsumexp(logits: Tensor, owner: Tensor, groups: int) -> Tensor:
+def grouped_logsumexp(logits: Tensor, owner: Tensor, groups: int) -> Tensor:
     """Return log Σ exp over the columns of each group: (n, groups)."""
     index = owner.expand(len(logits), -1)
     low = logits.new_full((len(logits), groups), float("-inf"))

@@ -19,6 +19,7 @@ from remembering.data.task import Label, Task
 from remembering.errors import InvalidInputError, RememberingError
 from remembering.evaluation.measure import evaluate
 from remembering.evaluation.quality import Evaluation
+from remembering.export.onnx_file import Exported, export_onnx
 from remembering.inference import predict as inference
 from remembering.inference.prediction import Prediction
 from remembering.learner import Footprint
@@ -206,6 +207,24 @@ class RememberingTransformer(Teachable, Persistent):
         """
         options = unknown, train, false_alarm_rate, progress
         return evaluate(self, tasks, *options)
+
+    def export_onnx(
+        self, path: str | Path, *, images: ImagesLike | None = None, overwrite: bool = False
+    ) -> Exported:
+        """Write the complete answer path as an ONNX file, verified with onnxruntime.
+
+        Args:
+            path: The file.
+            images: Images to verify the file with. If None, replay images, where the model has
+                some, and generated patterns.
+            overwrite: Whether to replace an existing file.
+
+        Raises:
+            RememberingError: If the answers of the file differ from those of the model, or for
+                other reasons; then nothing is written.
+        """
+        options = images, overwrite, self._saved.model_id
+        return export_onnx(self._state, self._backbone, Path(path), *options)
 
     def footprint(self) -> Footprint:
         """Count what must be kept besides the frozen backbone."""

@@ -131,7 +131,7 @@ class ClassGaussians:
         return features.double() @ weight.mT + bias
 
     @cached_property
-    def _background(self) -> tuple[Covariance, Tensor]:
+    def background(self) -> tuple[Covariance, Tensor]:
         """One Gaussian of all images: the scatter within classes and that of their means."""
         total = self.counts.sum()
         centre = (self.counts @ self.means) / total
@@ -148,7 +148,7 @@ class ClassGaussians:
         images share does not count as novelty.
         """
         x = features.double()
-        background, centre = self._background
+        background, centre = self.background
         nearest = _squared_distances(self.covariance.whiten(x), self._whitened)
         return nearest.min(1).values - background.whiten(x - centre).square().sum(1)
 
@@ -204,6 +204,14 @@ class ClassGaussians:
             return distances.new_full((len(distances),), math.inf)
         nearest = distances.topk(2, dim=1, largest=False).values
         return ((nearest[:, 1] - nearest[:, 0]) / (2 * self.temperature)).sort().values
+
+    @property
+    def min_spread(self) -> float:
+        """Lower bound on the standard deviation of few OOD scores.
+
+        Of tasks with more images, they spread by about an eighth of the number of features.
+        """
+        return self.means.shape[1] / 8
 
     @cached_property
     def calibration_scores(self) -> Tensor:

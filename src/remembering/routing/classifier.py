@@ -25,7 +25,7 @@ class GaussianClassifier(GaussianRouter):
     @cached_property
     def margin_threshold(self) -> float:
         """The margin below which a second view is used: a quantile of held-out margins."""
-        share, margins = self.settings.second_view, self._gaussians.calibration_margins
+        share, margins = self.settings.second_view, self.gaussians.calibration_margins
         if share in (0, 1) or not len(margins):
             return float("inf") if share == 1 else float("-inf")
         return float(torch.quantile(margins, share))

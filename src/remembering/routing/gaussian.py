@@ -217,18 +217,18 @@ class GaussianRouter(Router):
         # repeated for each of many tasks.
         tasks = len(router.experts)
         if tasks <= REFIT_ALWAYS or tasks % (tasks // 16) == 0:
-            temperature = router._gaussians.best_temperature()
+            temperature = router.gaussians.best_temperature()
             router = router._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
         if self._replay:
-            router = router._with_shared(logit_correction=router._gaussians.fit_correction())
+            router = router._with_shared(logit_correction=router.gaussians.fit_correction())
         return router
 
     def recalibrated(self) -> Self:
         """Return a router with the temperature, and the logit correction, fitted again."""
-        temperature = self._gaussians.best_temperature()
+        temperature = self.gaussians.best_temperature()
         router = self._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
         if self._replay:
-            router = router._with_shared(logit_correction=router._gaussians.fit_correction())
+            router = router._with_shared(logit_correction=router.gaussians.fit_correction())
         return router
 
     def without_expert(self, task: int, share: Expert | None = None) -> Self:
@@ -254,7 +254,7 @@ class GaussianRouter(Router):
             shared |= {**compress(scatter), "count": count}
             return type(self)(self.settings, rest, shared).recalibrated()
         if "logit_correction" in shared:
-            others = self._gaussians.owner != list(self.experts).index(task)
+            others = self.gaussians.owner != list(self.experts).index(task)
             shared["logit_correction"] = shared["logit_correction"][others]
         return type(self)(self.settings, rest, shared).rescaled()
 
@@ -309,22 +309,20 @@ class GaussianRouter(Router):
         return self._scores(logits).cpu(), logits.cpu()
 
     def class_logits(self, features: Tensor) -> Tensor:
-        return self._gaussians.logits(features)
+        return self.gaussians.logits(features)
 
     def ood_scores(self, features: Tensor) -> Tensor:
-        return self._gaussians.ood_scores(features)
+        return self.gaussians.ood_scores(features)
 
     def novelty(self, features: Tensor) -> Tensor:
-        gaussians = self._gaussians
-        # Of tasks with more images, scores spread by about an eighth of the number of features.
-        spread = features.shape[1] / 8
-        return p_values(gaussians.ood_scores(features), gaussians.calibration_scores, spread)
+        scores = self.gaussians.ood_scores(features)
+        return p_values(scores, self.gaussians.calibration_scores, self.gaussians.min_spread)
 
     def encode(self, features: Tensor, expert: Expert) -> Tensor:
         return features
 
     def _scores(self, logits: Tensor) -> Tensor:
-        return -grouped_logsumexp(logits, self._gaussians.owner, len(self.experts))
+        return -grouped_logsumexp(logits, self.gaussians.owner, len(self.experts))
 
     def _with_shared(self, **tensors: Tensor) -> Self:
         """Return a router with other shared tensors that do not affect the covariance."""
@@ -339,7 +337,8 @@ class GaussianRouter(Router):
         return Covariance(partial(restore, self.shared), count, self.settings.shrinkage)
 
     @cached_property
-    def _gaussians(self) -> ClassGaussians:
+    def gaussians(self) -> ClassGaussians:
+        """What follows from the running sums."""
         return ClassGaussians(
             list(self.experts.values()),
             self._covariance,

@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> int:
     """Run `remember evaluate` and return its exit code."""
     options = parse(Evaluate, arguments, "evaluate")
 
-    from remembering.cli.terminal import TerminalProgress
     from remembering.data.images import joined
     from remembering.data.paths import load_images, load_tasks
     from remembering.model import RememberingTransformer
+    from remembering.runtime.bars import ProgressBars
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     strict = options.strict
     tasks = load_tasks(options.data, strict=strict, progress=progress)
     train = options.train and load_tasks(options.train, strict=strict, progress=progress)

@@ -95,10 +95,10 @@ def _answers(
     model: RememberingTransformer, found: FoundImages, options: Predict, unreadable: list[str]
 ) -> Iterator[_Row]:
     """Answer images chunk by chunk; those that cannot be read are reported and collected."""
-    from remembering.cli.terminal import TerminalProgress
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.progress import SILENT
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     # No bar may be on the terminal while answers are printed there.
     overall = SILENT if sys.stdout.isatty() else progress
     with overall.track("all images", len(found.names)) as step:

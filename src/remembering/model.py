@@ -24,6 +24,7 @@ from remembering.inference.prediction import Prediction
 from remembering.inference.token_cache import BATCH_SIZE
 from remembering.learner import Footprint
 from remembering.learning.teachable import Teachable
+from remembering.runtime.device import usable_device
 from remembering.runtime.progress import SILENT, Progress, as_progress
 from remembering.state import ModelState, TaskRecord
 from remembering.storage.persistence import Persistent
@@ -218,8 +219,9 @@ class RememberingTransformer(Teachable, Persistent):
 
     def to(self, device: str | torch.device) -> RememberingTransformer:
         """Move the model to another device, and return it."""
-        self._backbone.to(device)
-        self._state = self._state.to(torch.device(device))
+        where = usable_device(device)
+        self._backbone.to(where)
+        self._state = self._state.to(where)
         return self
 
     def with_settings(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
 def stdout_console() -> Console:
     """Return a console for standard output, 160 columns wide if that is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def listing(headers: Sequence[str], numeric: Collection[str] = ()) -> RichTable:
+    """Return an empty table in the style of all tables; long cells are broken, never cut.
+
+    Args:
+        headers: Header of each column.
+        numeric: Headers of columns of numbers.
+    """
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for header in headers:
+        justify: JustifyMethod = "right" if header in numeric else "left"
+        table.add_column(header, justify=justify, overflow="fold")
+    return table
 
 
 def cell(text: object) -> Text:

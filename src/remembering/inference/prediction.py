@@ -23,7 +23,7 @@ class Answer:
     Attributes:
         label: The most probable label.
         probability: Its probability.
-        task: Name of the task that the image was routed to.
+        task: Name of the task of the label.
         adapter: Number of the adapter that answered.
         p_value: p-value of the hypothesis that the image belongs to a learned task, if a
             false-alarm rate was given.

@@ -235,7 +235,12 @@ class Settings:
 
     @classmethod
     def paper(cls, **overrides: Any) -> Settings:
-        """Return the configuration of the paper: an adapter and an autoencoder per task."""
+        """Return the configuration of the paper: an adapter and an autoencoder per task.
+
+        Args:
+            overrides: Single settings by name, such as `capacity=3`.
+        """
+        schema.check_names(cls, overrides, "settings")
         base = cls(
             adapters="task",
             rank=1,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from remembering.cli.terminal import TerminalProgress
+from remembering.runtime.bars import ProgressBars
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ def test_a_progress_bar_leaves_piped_output_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", pipe)
     monkeypatch.setenv("TERM", "xterm")
-    with TerminalProgress().track("predicting", 2) as step:
+    with ProgressBars().track("predicting", 2) as step:
         print("answer")
         step(1)
     assert pipe.getvalue() == "answer\n"

@@ -73,7 +73,7 @@ def test_explanations_name_candidates_and_tasks(prediction: Prediction) -> None:
     for i, answer in enumerate(prediction):
         text = prediction.explain(i, k=2)
         assert f"most probable class is '{answer.label}' ({100 * answer.probability:.1f} %)" in text
-        assert f"chose the task '{answer.task}'" in text
+        assert f"belongs to the task '{answer.task}'" in text
         assert "'task 0'" in text
         assert "'task 1'" in text
         assert f"p-value {answer.p_value:.2g}" in text

@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
     if options.out and options.out.exists() and any(options.out.iterdir()):
         raise RememberingError(f"{options.out} is not empty; choose another --out")
 
-    from remembering.cli.terminal import TerminalProgress
+    from remembering.runtime.bars import ProgressBars
 
-    demo(options.out or unused_folder(Path("runs/demo")), TerminalProgress())
+    demo(options.out or unused_folder(Path("runs/demo")), ProgressBars())
     return 0
 
 

@@ -59,12 +59,12 @@ def main(arguments: list[str]) -> int:
         raise RememberingError(f"--batch-size {options.batch_size} must be at least 1")
 
     from remembering.cli.creating import create
-    from remembering.cli.terminal import TerminalProgress
     from remembering.data.paths import load_stream
     from remembering.model import RememberingTransformer
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.lock import only_writer
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     stream = load_stream(options.data, strict=options.strict, progress=progress)
     with only_writer(options.model):
         if not is_model(options.model):

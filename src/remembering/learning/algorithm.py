@@ -50,7 +50,7 @@ def learn(
     Raises:
         RememberingError: If the task cannot be learned.
     """
-    _check(state, task)
+    check_new(state, task)
     settings, distributed, number = state.settings, current(), state.next_number
     with progress.track(f"encoding {task.name}", len(task)) as step:
         encoded = encode_task(
@@ -139,11 +139,17 @@ def _learn_adapter(
     }
 
 
-def _check(state: ModelState, task: Task) -> None:
+def check_new(state: ModelState, task: Task) -> None:
+    """Check that a task can be learned next: its classes, its name, and the type of its labels.
+
+    Raises:
+        RememberingError: If not.
+    """
     task.check_learnable()
     if any(record.name == task.name for record in state.tasks):
         raise RememberingError(
-            f"a task named '{task.name}' is already learned; choose another name"
+            f"a task named '{task.name}' is already learned; choose another name, add the images "
+            "to it (add_images, remember add), or forget it first"
         )
     known = [label for record in state.tasks for label in record.classes]
     if known and type(known[0]) is not type(task.classes[0]):

@@ -171,7 +171,9 @@ def train(
     done = checkpoint.read(training_set.key, parameters, optimizer) if checkpoint else 0
     distributed.agree(done, "step to resume from")
     weight = settings.alpha if replay else 1.0
-    with progress.track(f"learning {training_set.name}", epochs * len(training_set)) as step:
+    complete, steps = divmod(done, per_epoch)
+    left = (epochs - complete) * len(training_set) - steps * settings.batch_size
+    with progress.track(f"learning {training_set.name}", left) as step:
         for epoch in range(done // per_epoch, epochs):
             batches = shuffled(len(training_set), settings, training_set.number, epoch)
             for i, index in enumerate(batches, start=epoch * per_epoch):

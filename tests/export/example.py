@@ -18,9 +18,7 @@ def noise(seed: int, count: int, side: int, size: int) -> Tensor:
     return (255 * F.interpolate(coarse, (size, size), mode="bilinear")).to(torch.uint8)
 
 
-def hard_task(
-    number: int, classes: tuple[Any, ...], size: int = 16, per_class: int = 12
-) -> Task:
+def hard_task(number: int, classes: tuple[Any, ...], size: int = 16, per_class: int = 12) -> Task:
     """Noise whose scale depends on the task, and whose brightness hardly depends on the class."""
     images = noise(number, len(classes) * per_class, 2 + 3 * number, size)
     for i in range(len(classes)):

@@ -17,13 +17,14 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
+from remembering.data.augmentation import QUARTERS
 from remembering.data.images import Subset
 from remembering.data.task import Task
 from remembering.inference.encoding import EncodedTask, FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
 from remembering.learning.replay import draw, kept_images
-from remembering.learning.training import TrainingSet, train
+from remembering.learning.training import RotatedTrainingSet, TrainingSet, train
 from remembering.routing import Expert
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import Domain
@@ -178,18 +179,22 @@ def new_adapter(
     kept = torch.ones(len(task), dtype=torch.bool)
     kept[calibration] = False
     rows = kept.nonzero().flatten()
+    rotates = uses_flip and settings.augment is None
     augment = settings.augment or ("crop" if uses_flip else "shift")
-    settings = replace(settings, augment=augment, epochs=settings.epochs_for(len(rows)))
+    epochs = settings.epochs_for(len(rows), rotates)
+    settings = replace(settings, augment=augment, epochs=epochs)
     rng = generator(settings.seed, "task", number)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
+    outputs = len(task.classes) * (QUARTERS if rotates else 1)
+    head = Head.linear(tuple(range(outputs)), backbone)
     token_cache = TokenCache(backbone, Subset(task.images, rows), settings.first_layer)
     if augment == "none":
         token_cache = token_cache.filled(distributed)
     targets = task.targets[rows]
     some = torch.arange(0, len(rows), max(1, len(rows) // 64))
     key = distributed.on_main(lambda: training_key(settings, number, [token_cache[some], targets]))
-    training_set = TrainingSet(token_cache, targets, task.name, number, key)
+    kind = RotatedTrainingSet if rotates else TrainingSet
+    training_set = kind(token_cache, targets, task.name, number, key)
     adapter, _ = train(
         backbone,
         adapter,

@@ -217,7 +217,7 @@ def domains(groups: Sequence[Group]) -> str:
 def experiments_named(
     name: str, groups: Sequence[Group], comparisons: Sequence[Comparison]
 ) -> list[ExperimentRow]:
-    """Return the experiments of a name, in full size and small, with the methods of both commands."""
+    """Return the experiments of a name, full size and small, with the methods of both commands."""
     found: dict[tuple[bool, str], tuple[Group | Comparison, dict[str, Seeds]]] = {}
     every: list[Group | Comparison] = [*comparisons, *groups]
     for shown in every:

@@ -90,6 +90,6 @@ def test_figures_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> N
     groups = group_runs([make_result(variant="E=3"), make_result(variant="e 3")])
     paper_sections(groups, [], figures)
     names = [path.stem for path in figures.files if "accuracy" in path.stem]
-    assert names == [f"paper-cifar10-5-e-3-small-bundled-accuracy{end}" for end in ("", "-2")]
+    assert names == [f"cifar10-5-e-3-small-bundled-accuracy{end}" for end in ("", "-2")]
     assert "(../figures/" in "".join(paper_sections(groups, [], figures))
     assert len(figures.files) == 4

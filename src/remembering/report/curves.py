@@ -78,9 +78,10 @@ def draw_curves(
     Args:
         title: Title of the figure.
         settings: What its numbers belong to.
-        curves: Lines, at least one, all over the same tasks.
+        curves: Lines over the same tasks. Those without any value are left out; at least one has.
         ylabel: What is drawn.
     """
+    curves = [curve for curve in curves if any(curve.values)]
     tasks = len(curves[0].values)
     labels = [_end(curve) for curve in curves]
     with mpl.rc_context(STYLE):
@@ -127,10 +128,7 @@ def _draw(axes: Axes, curve: Curve, *, banded: bool) -> None:
 def _end(curve: Curve) -> Label:
     """Return the label of the last value of a curve."""
     mean = means(curve.values)
-    known = np.flatnonzero(~np.isnan(mean))
-    if not len(known):
-        return Label(f"– {curve.label}", len(mean), 0, curve.look.colour)
-    last = int(known[-1])
+    last = int(np.flatnonzero(~np.isnan(mean))[-1])
     text = f"{mean[last]:.1f} {curve.label}"
     return Label(text, last + 1, mean[last], curve.look.colour, curve.look.bold)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -30,6 +31,7 @@ def evaluation_tables(evaluation: Evaluation) -> list[Table]:
     """Return the tables of an evaluation: summary, tasks, classes, most frequent confusions."""
     tables = [_summary(evaluation), _tasks(evaluation), _classes(evaluation)]
     confusions = _confusion(evaluation).table("Most frequent confusions")
+    confusions = replace(confusions, headers=("correct", "answer", "images"))
     return [*tables, confusions] if confusions.rows else tables
 
 

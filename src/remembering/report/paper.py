@@ -47,29 +47,36 @@ def paper_sections(
     from remembering.report.matrices import router_scores
     from remembering.report.plots import accuracy_curves
 
-    published = published_groups(groups, comparisons)
-    curves, maps = [], []
-    for group in published:
-        title = f"{group.title}, as published"
-        curves.append(figures.add(accuracy_curves(group, title), f"paper-{group.slug}-accuracy"))
+    curves: list[str] = []
+    permuted: list[str] = []
+    maps: list[str] = []
+    for group in published_groups(groups, comparisons):
+        # In a comparison, the paper's configuration is one of several methods.
+        alone = group in groups
+        title = group.title if alone else f"{group.title}, as published"
+        name = group.slug if alone else f"paper-{group.slug}"
+        drawn = figures.add(accuracy_curves(group, title), f"{name}-accuracy")
+        (permuted if _is_permuted(group) else curves).append(drawn)
         scores = router_scores(title, group.short_settings, group.model)
         if scores:
-            maps.append(figures.add(scores, f"paper-{group.slug}-heat-map"))
+            maps.append(figures.add(scores, f"{name}-heat-map"))
+    permuted += [
+        figures.add(method_curves(found), f"{found.slug}-accuracy")
+        for found in comparisons
+        if _is_permuted(found)
+    ]
     charts = [
         (chart, comparison.slug)
         for comparison in comparisons
         if comparison.experiment == "cifar10-5" and (chart := footprint_of_methods(comparison))
     ]
-    permuted = [c for c in comparisons if c.experiment.startswith("permuted-mnist")]
     parts = {
         "Accuracy curves": curves,
         "Memory footprint": [
             *(figures.add(chart, f"{name}-footprint") for chart, name in charts),
             footprint_table().to_markdown().strip(),
         ],
-        "Permutation tasks": [
-            figures.add(method_curves(c), f"{c.slug}-accuracy") for c in permuted
-        ],
+        "Permutation tasks": permuted,
         "Heat map": maps,
     }
     return [
@@ -84,6 +91,10 @@ def paper_sections(
             for part in (f"### {name}", *(found or ["Not recorded yet."]))
         ),
     ]
+
+
+def _is_permuted(found: Group | Comparison) -> bool:
+    return found.experiment.rpartition("/")[2].startswith("permuted-mnist")
 
 
 def published_groups(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[Group]:

@@ -59,7 +59,7 @@ def accuracy_curves(group: Group, name: str | None = None) -> Plot:
     ]
     title = f"{name or group.title}: accuracy by routing unit"
     return Plot(
-        draw_curves(title, group.short_settings, [c for c in curves if any(c.values)]),
+        draw_curves(title, group.short_settings, curves),
         title,
         "Mean accuracy over the tasks learned so far, after each task, by routing unit; with the "
         "correct adapter given; and without a router (ablated), where the most confident adapter "
@@ -110,7 +110,7 @@ def novelty_curves(group: Group) -> Plot:
     ]
     title = f"{group.title}: novelty detection"
     return Plot(
-        draw_curves(title, group.short_settings, [c for c in curves if any(c.values)], "%"),
+        draw_curves(title, group.short_settings, curves, "%"),
         title,
         "Novelty detection after each task: how well test images of tasks to come are "
         f"separated from those of learned tasks, and how many of these are flagged.{_bands(group)}",

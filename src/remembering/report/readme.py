@@ -185,7 +185,7 @@ def single_images(shown: Sequence[ExperimentRow]) -> str:
         return "No results of single images are recorded yet."
     rows = [row.row(column) for row in shown for column in COLUMNS]
     table = Table(
-        "Accuracy on single images (%)",
+        "Accuracy on single images (%); the column “task” is another protocol",
         ("Experiment", *COLUMNS),
         tuple((row.cell, *(row.text(column) for column in COLUMNS)) for row in shown),
         "In a cell: accuracy after the last task, ± standard deviation over seeds, (difference to "

@@ -209,7 +209,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 def wrap(text: str, width: float, size: float, *, bold: bool = False, lines: int = 2) -> list[str]:
     """Break a text into lines of at most some width in points; what remains is cut.
 
-    >>> wrap("one two three", 40, 10)
+    >>> wrap("one two three", 50, 10)
     ['one two', 'three']
     """
     found: list[str] = []

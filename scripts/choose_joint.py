@@ -13,14 +13,15 @@ not suffice for all training images of the experiment, each class has fewer.
 `joint-tuned` is selected by the accuracy of its head. The accuracy of `joint-gaussian` with the
 same options is recorded next to it; both come from one training. Trials are kept in
 results/search-EXPERIMENT.json.gz, and those that it contains are not repeated. Copy the selected
-options to `options` of the experiment's file; a test compares the two.
+options, printed at the end, to `options` of the experiment's file and the table to
+docs/baselines.md; tests compare them with the record.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from choose_strengths import new_search, parser_of_search, print_options, read_experiment
+from choose_strengths import new_search, parser_of_search, print_record, read_experiment
 
 from remembering.errors import RememberingError
 from remembering.experiments.search import FIRST_SEED, HELD_OUT
@@ -41,9 +42,8 @@ def main() -> None:
     arguments = parser.parse_args()
     experiment = within_budget(read_experiment(arguments), arguments.budget)
     search = new_search(arguments, experiment)
-    best = search.coordinate_search("joint-tuned", AXES, [FIRST_SEED], also=["joint-gaussian"])
-    for method in ("joint-tuned", "joint-gaussian"):
-        print_options(method, best)
+    search.coordinate_search("joint-tuned", AXES, [FIRST_SEED], also=["joint-gaussian"])
+    print_record(search)
 
 
 def within_budget(experiment: Experiment, budget: int) -> Experiment:

@@ -8,8 +8,9 @@ Uses the experiment's own settings in class orders that no result uses (seed 10)
 images of each class are learned, 30 others are predicted after the last task. Test images are not
 opened. Where a grid has several options, one after the other is varied, with the best values of
 those before it. Trials are kept in results/search-EXPERIMENT.json.gz, and those that it contains
-are not repeated. Copy the selected options to `options` of the experiment's file; a test compares
-the two. Options of joint training: scripts/choose_joint.py.
+are not repeated. Copy the selected options, printed at the end, to `options` of the experiment's
+file and the table to docs/baselines.md; tests compare them with the record. Options of joint
+training: scripts/choose_joint.py.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def main() -> None:
     search = new_search(arguments, experiment)
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     for method, grid in grids.items():
-        print_options(method, search.coordinate_search(method, grid, seeds))
+        search.coordinate_search(method, grid, seeds)
+    print_record(search)
 
 
 def parser_of_search(description: str) -> argparse.ArgumentParser:
@@ -93,24 +95,23 @@ def read_experiment(arguments: argparse.Namespace) -> Experiment:
 
 
 def new_search(arguments: argparse.Namespace, experiment: Experiment) -> Search:
-    """Return a search that prints its trials as rows of a table."""
+    """Return a search that prints its trials."""
     path = record_path(arguments.results, arguments.experiment, arguments.small)
-    search = Search(arguments.experiment, experiment, arguments.small, path, report=_print)
-    print("| method | options | seed | images | accuracy (%) | seconds |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |", flush=True)
-    return search
+    return Search(arguments.experiment, experiment, arguments.small, path, report=_print)
 
 
-def print_options(method: str, options: dict[str, float]) -> None:
-    """Print options as the file of an experiment has them."""
-    for name, value in options.items():
-        print(f'"{method}.{name}={value:g}",', flush=True)
+def print_record(search: Search) -> None:
+    """Print all trials for docs/baselines.md, and the best options for the experiment's file."""
+    print(search.record.table())
+    for method in dict.fromkeys(trial.method for trial in search.record.trials):
+        for name, value in search.record.best(method).items():
+            print(f'"{method}.{name}={value:g}",')
 
 
 def _print(trial: Trial) -> None:
     options = ", ".join(f"{name} = {value:g}" for name, value in trial.options.items())
-    numbers = f"{trial.seed} | {trial.images} | {100 * trial.accuracy:.1f} | {trial.seconds:.0f}"
-    print(f"| {trial.method} | {options} | {numbers} |", flush=True)
+    result = f"{100 * trial.accuracy:.1f} % with {trial.images} images, seed {trial.seed}"
+    print(f"{trial.method}, {options}: {result}, in {trial.seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,27 @@ def test_the_best_options_have_the_best_mean_over_seeds() -> None:
         record().best("ewc")
 
 
+def test_methods_that_share_a_training_have_the_same_options() -> None:
+    tuned = [replace(trial(a, rank=r), method="joint-tuned") for a, r in ((0.9, 8.0), (0.8, 16.0))]
+    gaussian = [replace(t, method="joint-gaussian", accuracy=1 - t.accuracy) for t in tuned]
+    assert record(*tuned, *gaussian).best("joint-gaussian") == {"rank": 8}
+
+
+def test_the_table_shows_means_over_seeds_and_the_best_options() -> None:
+    trials = [
+        trial(0.5, strength=1.0),
+        trial(0.25, strength=9.0),
+        trial(0.75, seed=11, strength=9.0),
+    ]
+    assert record(*trials, trial(0.9, 50, strength=3.0)).table().splitlines() == [
+        "| x: method | options | images | seeds | accuracy (%) |",
+        "| --- | --- | ---: | --- | ---: |",
+        "| ewc | strength = 1 | 100 | 10 | **50.0** |",
+        "| ewc | strength = 9 | 100 | 10, 11 | 50.0 |",
+        "| ewc | strength = 3 | 50 | 10 | 90.0 |",
+    ]
+
+
 @pytest.fixture
 def search(tmp_path: Path) -> Search:
     return Search("digits-2", EXPERIMENT, False, record_path(tmp_path, "a/b", True))
@@ -137,8 +158,8 @@ def test_experiments_use_the_options_that_were_selected(path: Path) -> None:
     experiment = find(found.experiment).variants(found.small)[None]
     given = parse_options(experiment.options, list(METHODS))
     for method in {trial.method for trial in found.trials}:
-        # The two share one training, which is selected by the accuracy of its head.
-        best = found.best("joint-tuned" if method == "joint-gaussian" else method)
+        best = found.best(method)
         used = {**find_method(method).defaults, **given.get(method, {})}
         assert {name: used[name] for name in best} == best, method
     assert all(trial.seed >= module.FIRST_SEED for trial in found.trials)
+    assert found.table() in (ROOT / "docs/baselines.md").read_text()

@@ -28,6 +28,8 @@ HELD_OUT = 30
 """Training images per class on which options are compared."""
 FIRST_SEED = 10
 """Smallest seed of a search."""
+SELECTED_WITH = {"joint-gaussian": "joint-tuned"}
+"""Methods that have the options of another one, because they share its training."""
 Options = Mapping[str, float]
 
 
@@ -77,21 +79,45 @@ class SearchRecord:
     def best(self, method: str) -> dict[str, float]:
         """Return the options with the best mean accuracy over seeds; the first of equal ones.
 
-        Only trials with the largest number of images count.
+        Only trials with the largest number of images count. See also `SELECTED_WITH`.
 
         Raises:
             KeyError: If there is no trial of the method.
         """
-        trials = [trial for trial in self.trials if trial.method == method]
-        if not trials:
+        method = SELECTED_WITH.get(method, method)
+        groups = [group for group in self._over_seeds() if group[0].method == method]
+        if not groups:
             raise KeyError(method)
-        most = max(trial.images for trial in trials)
+        most = max(group[0].images for group in groups)
+        return max((g for g in groups if g[0].images == most), key=_mean)[0].options
+
+    def table(self) -> str:
+        """Return all trials as a Markdown table, with the options in bold that `best` returns."""
+        name = f"{self.experiment} --small" if self.small else self.experiment
+        lines = [
+            f"| {name}: method | options | images | seeds | accuracy (%) |",
+            "| --- | --- | ---: | --- | ---: |",
+        ]
+        for group in self._over_seeds():
+            first = group[0]
+            options = ", ".join(f"{option} = {value:g}" for option, value in first.options.items())
+            seeds = ", ".join(str(trial.seed) for trial in group)
+            mark = "**" if first.options == self.best(first.method) else ""
+            accuracy = f"{mark}{100 * _mean(group):.1f}{mark}"
+            lines.append(f"| {first.method} | {options} | {first.images} | {seeds} | {accuracy} |")
+        return "\n".join(lines)
+
+    def _over_seeds(self) -> list[list[Trial]]:
+        """Group the trials that differ in the seed alone, in the order of the first of each."""
         found: dict[str, list[Trial]] = {}
-        for trial in trials:
-            if trial.images == most:
-                found.setdefault(json.dumps(trial.options, sort_keys=True), []).append(trial)
-        best = max(found.values(), key=lambda group: mean([trial.accuracy for trial in group]))
-        return best[0].options
+        for trial in self.trials:
+            key = json.dumps([trial.method, trial.images, trial.options], sort_keys=True)
+            found.setdefault(key, []).append(trial)
+        return list(found.values())
+
+
+def _mean(trials: Sequence[Trial]) -> float:
+    return mean([trial.accuracy for trial in trials])
 
 
 def record_path(folder: Path, experiment: str, small: bool) -> Path:
@@ -140,9 +166,9 @@ class Search:
 
     def trial(self, method: str, options: Options, seed: int) -> Trial:
         """Return the trial of a method with some options, run if necessary."""
-        context = self._context(seed)
+        context, options = self._context(seed), {k: float(v) for k, v in options.items()}
         images = sum(len(data.train) for data in context.stream.tasks)
-        wanted = method, dict(options), seed, images
+        wanted = method, options, seed, images
         for known in self.record.trials:
             if (known.method, known.options, known.seed, known.images) == wanted:
                 self.report(known)
@@ -156,7 +182,7 @@ class Search:
         reached = mean([accuracy(learner.predict(t.images).labels, t.labels) for t in tests])
         trial = Trial(
             method,
-            dict(options),
+            options,
             seed,
             images,
             sum(map(len, tests)),

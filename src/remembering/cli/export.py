@@ -39,7 +39,7 @@ class Export:
 def main(arguments: list[str]) -> int:
     """Run `remember export` and return its exit code."""
     options = parse(Export, arguments, "export")
-    if options.onnx.exists() and not options.overwrite:
+    if options.onnx.is_file() and not options.overwrite:
         raise RememberingError(f"{options.onnx} exists; give another file, or --overwrite")
 
     from remembering.data.paths import load_images

@@ -80,7 +80,7 @@ def export_onnx(
     if path.is_dir():
         raise StorageError(f"{path} is a folder; give the name of a file, such as model.onnx")
     if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; give another file, or overwrite it explicitly")
+        raise StorageError(f"{path} exists; give another file, or pass overwrite=True")
     cpu = torch.device("cpu")
     if backbone.device != cpu:
         state, backbone = state.to(cpu), copy.deepcopy(backbone).to(cpu)
@@ -118,7 +118,8 @@ def _metadata(state: ModelState, backbone: Backbone, model_id: str) -> dict[str,
                 "input": "uint8, RGB, (batch, channels, height, width)",
             }
         ),
-        "backbone": backbone.name,
+        # Of a folder the name only: where it is concerns nobody else.
+        "backbone": Path(backbone.name).name if Path(backbone.name).is_dir() else backbone.name,
         "model_id": model_id,
         "library": "remembering",
         "library_version": version("remembering"),
@@ -163,11 +164,11 @@ def _convert(graph: AnswerGraph, metadata: dict[str, str]) -> bytes:
 
 def _strip(graph: Any) -> None:
     """Remove notes of the exporter, which contain paths of this machine, and unused tensors."""
-    graph.ClearField("value_info")
     used = {output.name for output in graph.output}
     for part in _graphs(graph):
         for item in (part, *part.node, *part.input, *part.output, *part.initializer):
             item.ClearField("metadata_props")
+        part.ClearField("value_info")
         used |= {name for node in part.node for name in node.input}
         used |= {output.name for output in part.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in used]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,9 +64,11 @@ def verify(
     Raises:
         RememberingError: If the answers differ by more than `TOLERANCE`.
     """
-    parts = [] if images is None else [as_images(images)]
-    if images is None:
-        parts = [memory.images for memory in state.memories.values()]
+    parts: list[ImageSequence] = [memory.images for memory in state.memories.values()]
+    if images is not None:
+        parts = [as_images(images)]
+        if not len(parts[0]):
+            raise RememberingError("there are no images to verify with; give at least one")
     prepared = [backbone.prepare(part[_spread(part, MAX_IMAGES // len(parts))]) for part in parts]
     shape = (backbone.preprocessing.channels, backbone.image_size)
     inputs = torch.cat([*prepared, _patterns(*shape)])
@@ -74,7 +77,9 @@ def verify(
     if len(inputs[0]) != channels:
         inputs = inputs.expand(-1, channels, -1, -1)
     # One alone and the others at once: the batch size must not matter.
-    found = [_run(onnx, part.numpy()) for part in inputs.split([1, len(inputs) - 1])]
+    session = _session(onnx)
+    batches = inputs.split([1, len(inputs) - 1])
+    found = [session.run(None, {"images": batch.numpy()}) for batch in batches]
     probabilities, p_values, _ = map(np.concatenate, zip(*found, strict=True))
     result = Verification(
         images=len(inputs),
@@ -95,14 +100,12 @@ def verify(
     return result
 
 
-def _run(onnx: bytes, images: np.ndarray) -> list[np.ndarray]:
+def _session(onnx: bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
-    answers: list[np.ndarray] = session.run(None, {"images": images})
-    return answers
+    return onnxruntime.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
 
 
 def _spread(images: ImageSequence, most: int) -> Tensor:

@@ -16,7 +16,9 @@ from remembering.runtime.text import duration
 from remembering.state import ModelState, TaskRecord
 
 FEW_IMAGES = 10
-"""Classes with fewer images cause a warning; docs/photos.md states the accuracies behind it."""
+"""Classes with fewer images cause a warning. With 5, 10 and 25 images per class, 57, 69 and 77 % of
+single images were correct (training images of CIFAR-100 that were not learned, 20 classes in four
+tasks, three draws of classes, ViT-Ti/16 at 112 px, without training)."""
 SIGNIFICANCE = 0.05
 """A task is poor unless guessing would be as often correct with less probability than this."""
 NAMED = 3

@@ -18,7 +18,6 @@ from remembering.backbones.backbone import Backbone
 from remembering.baselines import BASELINES, ranpac
 from remembering.baselines.base import FeatureLearner
 from remembering.baselines.fetril import fit_svm
-from remembering.baselines.ranpac import RIDGES, best_ridge, ridge_weight
 from remembering.config import ClassifierSettings
 from remembering.routing.classifier import GaussianClassifier
 
@@ -172,23 +171,26 @@ def test_ranpac_is_scikit_learns_ridge_regression(
     torch.testing.assert_close(learner.feature_scores(new), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_ranpac_selects_the_ridge_with_the_smallest_error_of_scikit_learn() -> None:
+@pytest.mark.parametrize("start", [1e-4, 1e4, 1e8])
+def test_ranpac_selects_the_ridge_with_the_smallest_error_of_scikit_learn(start: float) -> None:
     (x, y), (new, true) = samples(10), samples(10, seed=1)
     projection = torch.randn(DIM, 60, generator=torch.Generator().manual_seed(0))
     one_hot, wanted = (torch.eye(CLASSES).double()[part] for part in (y, true))
     hidden, held_out = ((part @ projection).relu().double() for part in (x, new))
     errors = {}
-    for value in RIDGES:
+    for value in ranpac.RIDGES:
         found = Ridge(alpha=value, fit_intercept=False).fit(hidden.numpy(), one_hot.numpy())
         errors[value] = float(np.square(found.predict(held_out.numpy()) - wanted.numpy()).mean())
     best = min(errors, key=errors.__getitem__)
-    assert RIDGES[0] < best < RIDGES[-1]
-    assert best_ridge((hidden, one_hot), (held_out, wanted)) == best
+    assert 1e-8 < best < 1e8
+    kernel = ranpac.kernel_matrix(torch.cat([hidden, held_out]))
+    values = torch.cat([one_hot, wanted])
+    assert ranpac.best_ridge(kernel, values, len(x), start) == best
 
 
 def test_a_ridge_that_rounding_makes_useless_is_reported() -> None:
-    twice = torch.ones(2, 5).double() * 1e9
-    assert ridge_weight(twice, torch.eye(2).double(), 1e-8) is None
+    kernel = ranpac.kernel_matrix(torch.ones(2, 5).double() * 1e9)
+    assert ranpac.ridge_solution(kernel, torch.eye(2).double(), 1e-8) is None
 
 
 def test_fetrils_classifier_is_scikit_learns_svm() -> None:

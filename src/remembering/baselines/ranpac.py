@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -15,6 +17,8 @@ from remembering.errors import RememberingError
 from remembering.runtime.seeding import generator, permutation
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
+FIRST_RIDGE = 1e4
+"""The ridge from which the search for the first task descends."""
 BLOCK = 1024
 """Rows of a kernel matrix that are computed at once."""
 
@@ -26,13 +30,16 @@ class RandomProjection(Baseline):
 
         G = Σ h hᵀ,   C = Σ h yᵀ   (y one-hot),   ŷ = argmax h(x)ᵀ (G + λ I)⁻¹ C.
 
-    λ is selected for each task among 10⁻⁸ ... 10⁸, as in the authors' code: fitted to four fifths
-    of the task's training images alone, it is the value with the smallest squared error on the
-    remaining fifth. W has 10,000 columns (`projection`), as in the paper.
+    λ is selected for each task among 10⁻⁸ ... 10⁸: with four fifths of the task's training images
+    added to G and C, it is the value with the smallest squared error on the remaining fifth. Then
+    the whole task is added. W has 10,000 columns (`projection`), as in the paper.
 
     Adaptation: G and C are kept as factors, G = Fᵀ F and C = Fᵀ T, where F (rows, projection) has
     at most `projection` rows. As long as there are fewer images than that, the rows are the images,
-    and (G + λ I)⁻¹ C = Fᵀ (F Fᵀ + λ I)⁻¹ T is a smaller system.
+    and (G + λ I)⁻¹ C = Fᵀ (F Fᵀ + λ I)⁻¹ T is a smaller system. G and C of earlier tasks take part
+    in the selection of λ, where the authors' code uses those of the new task alone: with few images
+    of two classes it selects ridges that are far too small. The search descends from the λ of the
+    task before, where the authors try all values.
     """
 
     reference = (
@@ -51,27 +58,30 @@ class RandomProjection(Baseline):
         one_hot = F.one_hot(targets, len(self.classes)).to(hidden)
         order = permutation(len(hidden), self.settings.seed, "ranpac", self.learned)
         cut = max(1, len(order) // 5)
-        held_out, fitted = order[:cut], order[cut:]
-        ridge = best_ridge((hidden[fitted], one_hot[fitted]), (hidden[held_out], one_hot[held_out]))
+        held_out, order = order[:cut], order[cut:]
+        factor, values = hidden[order], one_hot[order]
         if "factor" in self.tensors:
             before = self.tensors["factor"].double(), self.tensors["factor.targets"].double()
             new = one_hot.shape[1] - before[1].shape[1]
-            hidden = torch.cat([before[0], hidden])
-            one_hot = torch.cat([F.pad(before[1], (0, new)), one_hot])
-        if len(hidden) > width:
-            rotation, hidden = torch.linalg.qr(hidden)
-            one_hot = rotation.mT @ one_hot
-        # Rounded before it is used, so that a method that was loaded continues with the same bits.
-        kept = {"factor": hidden.float(), "factor.targets": one_hot.float()}
-        self.tensors |= {name: value.contiguous() for name, value in kept.items()}
-        weight = ridge_weight(kept["factor"].double(), kept["factor.targets"].double(), ridge)
-        if weight is None:
+            factor = torch.cat([before[0], factor])
+            values = torch.cat([F.pad(before[1], (0, new)), values])
+        factor, values = narrowed(factor, values)
+        fitted = len(factor)
+        factor = torch.cat([factor, hidden[held_out]])
+        values = torch.cat([values, one_hot[held_out]])
+        kernel = kernel_matrix(factor)
+        ridge = best_ridge(kernel, values, fitted, self.extra_state.get("ridge", FIRST_RIDGE))
+        solution = ridge_solution(kernel, values, ridge)
+        if solution is None:
             raise RememberingError(
                 f"RanPAC cannot be solved with a ridge of {ridge}; try a smaller projection"
             )
         self.extra_state["ridge"] = ridge
+        weight = factor.mT @ solution
+        factor, values = narrowed(factor, values)
+        state = {"factor": factor, "factor.targets": values, "weight": weight}
         # Contiguous as after loading: the rounding of a product depends on the layout of tensors.
-        self.tensors["weight"] = weight.float().contiguous()
+        self.tensors |= {name: value.float().contiguous() for name, value in state.items()}
 
     def feature_scores(self, features: Tensor) -> Tensor:
         return self._hidden(features) @ self.tensors["weight"].double()
@@ -113,32 +123,53 @@ class RanPACOurFeatures(RandomProjection, ModelFeatures):
     stores = RanPAC.stores
 
 
-Rows = tuple[Tensor, Tensor]
+def narrowed(factor: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return F and T with the same Fᵀ F and Fᵀ T, and with at most as many rows as columns."""
+    if len(factor) <= factor.shape[1]:
+        return factor, values
+    rotation, factor = torch.linalg.qr(factor)
+    return factor, rotation.mT @ values
 
 
-def best_ridge(fitted: Rows, held_out: Rows) -> float:
-    """Return the ridge whose solution has the smallest squared error on held-out rows.
+def kernel_matrix(factor: Tensor) -> Tensor:
+    """Return the lower triangle of F Fᵀ, which is all that a Cholesky factorization reads."""
+    kernel = factor.new_zeros(len(factor), len(factor))
+    for first in range(0, len(factor), BLOCK):
+        end = min(first + BLOCK, len(factor))
+        kernel[first:end, :end] = factor[first:end] @ factor[:end].mT
+    return kernel
+
+
+def ridge_solution(kernel: Tensor, values: Tensor, ridge: float) -> Tensor | None:
+    """Return (F Fᵀ + λ I)⁻¹ T, or None if the matrix is not positive definite after rounding."""
+    regular = kernel.clone()
+    regular.diagonal().add_(ridge)
+    root, failed = torch.linalg.cholesky_ex(regular)
+    return None if failed else torch.cholesky_solve(values, root)
+
+
+def best_ridge(kernel: Tensor, values: Tensor, fitted: int, start: float) -> float:
+    """Return a ridge with smaller squared error on held-out rows than the next ones.
 
     Args:
-        fitted: Random features (n, projection) and one-hot targets (n, classes).
-        held_out: The same of other images.
+        kernel: Kernel matrix of fitted and held-out rows; its lower triangle is read.
+        values: Targets of these rows.
+        fitted: Number of fitted rows, which come first.
+        start: The ridge from which the search descends.
     """
-    values, vectors = torch.linalg.eigh(fitted[0] @ fitted[0].mT)
-    cross = held_out[0] @ fitted[0].mT @ vectors
-    targets = vectors.mT @ fitted[1]
-    errors = {
-        ridge: F.mse_loss(cross @ (targets / (values.clamp_min(0) + ridge)[:, None]), held_out[1])
-        for ridge in RIDGES
-    }
-    return min(errors, key=lambda ridge: float(errors[ridge]))
 
+    @cache
+    def error(i: int) -> float:
+        if not 0 <= i < len(RIDGES):
+            return math.inf
+        solution = ridge_solution(kernel[:fitted, :fitted], values[:fitted], RIDGES[i])
+        if solution is None:
+            return math.inf
+        return float(F.mse_loss(kernel[fitted:, :fitted] @ solution, values[fitted:]))
 
-def ridge_weight(factor: Tensor, targets: Tensor, ridge: float) -> Tensor | None:
-    """Return Fᵀ (F Fᵀ + λ I)⁻¹ T, or None if the matrix is not positive definite after rounding."""
-    kernel = factor.new_zeros(len(factor), len(factor))
-    for rows in torch.arange(len(factor)).split(BLOCK):  # the Cholesky factor reads one triangle
-        first, end = int(rows[0]), int(rows[-1]) + 1
-        torch.mm(factor[first:end], factor[:end].mT, out=kernel[first:end, :end])
-    kernel.diagonal().add_(ridge)
-    root, failed = torch.linalg.cholesky_ex(kernel)
-    return None if failed else factor.mT @ torch.cholesky_solve(targets, root)
+    best = RIDGES.index(start)
+    while error(best + 1) < error(best):
+        best += 1
+    while error(best - 1) < error(best):
+        best -= 1
+    return RIDGES[best]

@@ -23,6 +23,7 @@ from remembering.routing.base import Router
 
 from .example import hard_task, queries
 
+pytestmark = pytest.mark.integration
 HEADS = {**FAST, "epochs": 2}
 GAUSSIANS = {**TWO_LEVEL, "epochs": 1, "adapters": "task"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {

@@ -56,8 +56,9 @@ def one(folder: Path) -> tuple[RememberingTransformer, Path]:
 
 
 @pytest.fixture(scope="module")
-def several(folder: Path, backbone: Backbone) -> tuple[RememberingTransformer, Path]:
-    """A model with three adapters on a backbone in colour; one label is part of two tasks."""
+def several(folder: Path, checkpoints: dict[str, Path]) -> tuple[RememberingTransformer, Path]:
+    """A model with three adapters, in colour, with rotary positions; two tasks share a label."""
+    backbone = Backbone.load(checkpoints["dinov3-gated"])
     model = taught(Settings(**{**TWO_LEVEL, "adapters": "task"}), backbone)
     model.rename_class("task 1", "a1", "a0")
     exported = model.export_onnx(folder / "several.onnx", images=queries(SIZE))
@@ -185,10 +186,30 @@ def test_a_verification_that_did_not_reach_all_adapters_says_so(
 ) -> None:
     model, file = several
     monkeypatch.setattr(onnx_file, "_convert", lambda *_: file.read_bytes())
-    patterns = torch.zeros(1, 3, 16, 16, dtype=torch.uint8)
-    monkeypatch.setattr("remembering.export.verify._patterns", lambda *_: patterns)
-    model.export_onnx(tmp_path / "model.onnx", images=queries(SIZE)[:1])
+    image = queries(16)[:1]
+    monkeypatch.setattr("remembering.export.verify._patterns", lambda *_: image)
+    model.export_onnx(tmp_path / "model.onnx", images=image)
     assert "reached 1 of 3 adapters" in caplog.text
+
+
+def test_the_command(
+    one: tuple[RememberingTransformer, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, file = one
+    data, photos = file.read_bytes(), file.parent / "photos"
+    photos.mkdir()
+    for i, image in enumerate(queries(40)[:3]):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(photos / f"{i}.png")
+    monkeypatch.setattr(onnx_file, "_convert", lambda *_: data)
+    arguments = ["export", str(file.parent / "model"), "--onnx", str(file)]
+    assert main(arguments) == 1
+    assert "exists; give another file, or --overwrite" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite", "--images", str(photos)]) == 0
+    out = capsys.readouterr().out
+    assert "one.onnx: 3 tasks, 6 classes" in out
+    assert "verified on 19 images, answered by 1 of 1 adapter: probabilities differ by" in out
 
 
 def test_what_prevents_an_export(

@@ -147,9 +147,10 @@ def _convert(graph: AnswerGraph, metadata: dict[str, str]) -> bytes:
                 verbose=False,
             )
     except Exception as error:  # of torch.export, torch.onnx and onnxscript
+        cause = error.__cause__ or error  # the exporter wraps it in a page of instructions
         raise RememberingError(
             f"torch {torch.__version__} cannot convert the model to ONNX "
-            f"({reason(error)[:500]}); try another version of torch or onnxscript"
+            f"({reason(cause)[:300]}); try another version of torch or onnxscript"
         ) from error
     assert program is not None
     model: Any = program.model_proto
@@ -188,12 +189,14 @@ def _graphs(graph: Any) -> Iterator[Any]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the exporter: it warns of packages and calls that do not concern users."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -74,10 +74,10 @@ def test_the_cached_backbone_is_used_offline(
 
 def test_offline_without_a_cache_no_other_backbone_is_used(cache: Path) -> None:
     with pytest.raises(DownloadError, match=r"go online once, or give a local folder") as error:
-        load_backbone(COLOUR)
+        load_backbone("auto", COLOUR)
     assert "bundled" not in str(error.value)
     assert "\n" not in str(error.value)
-    assert load_backbone(GREY).name == "bundled", "needs no hub"
+    assert load_backbone("auto", GREY).name == "bundled", "needs no hub"
 
 
 def test_auto_needs_images() -> None:

@@ -10,6 +10,7 @@ myst_heading_anchors = 4  # the anchors of GitHub
 default_role = "py:obj"
 autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
+autodoc_type_aliases = {"ImagesLike": "ImagesLike", "LabelsLike": "LabelsLike"}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
@@ -27,4 +28,4 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#00695c", "color-brand-content": "#00695c"},
     "dark_css_variables": {"color-brand-primary": "#4db6ac", "color-brand-content": "#4db6ac"},
 }
-copybutton_exclude = ".linenos, .gp, .go"
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"

@@ -315,9 +315,8 @@ class GaussianRouter(Router):
 
     def novelty(self, features: Tensor) -> Tensor:
         gaussians = self._gaussians
-        # Of tasks with more images, scores spread by about an eighth of the number of features.
-        spread = features.shape[1] / 8
-        return p_values(gaussians.ood_scores(features), gaussians.calibration_scores, spread)
+        scores = gaussians.ood_scores(features)
+        return p_values(scores, gaussians.calibration_scores, gaussians.min_spread)
 
     def encode(self, features: Tensor, expert: Expert) -> Tensor:
         return features

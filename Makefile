@@ -3,7 +3,7 @@
 # make test          everything, with bounded versions of the long reliability tests
 # make reliability   longer versions of the reliability tests; make reliability-full: the complete ones
 # make fuzz          coverage-guided fuzzing of everything that reads untrusted files; SECONDS=60 each
-# make results       docs/results.md and the tables of the README, from the records in results/
+# make results       docs/results.md, the tables of the README and their figures, from the records in results/
 # make bench         speed and scale against named peers; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
@@ -38,7 +38,7 @@ fuzz: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(SECONDS) $(TARGETS)
 
 results: .venv/installed
-	$(BIN)/remember report results --markdown docs/results.md --intro docs/results-intro.md --readme README.md
+	$(BIN)/remember report results --markdown docs/results.md --intro docs/results-intro.md --readme README.md --figures docs/figures
 
 BENCHMARKS := mixed_batch prediction training_step router_fitting token_cache many_tasks serving
 bench: .venv/installed

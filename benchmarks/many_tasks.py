@@ -143,7 +143,7 @@ def temperature_cost(model: RememberingTransformer) -> dict[str, float]:
     known = model.state.classifiers[0]
     fresh = type(known)(known.settings, known.experts, known.shared)  # no caches
     start = time.process_time()
-    fresh._gaussians.best_temperature()
+    fresh.gaussians.best_temperature()
     seconds, tasks = time.process_time() - start, len(model.tasks)
     counted = tasks <= gaussian.REFIT_ALWAYS  # it is part of learning every task
     return {"temperature_s": seconds, "share_s": 0.0 if counted else seconds / (tasks // 16)}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from remembering.data.paths import load_tasks
     from remembering.data.task import Label, Task
     from remembering.errors import RememberingError
+    from remembering.export.onnx_file import Exported
     from remembering.inference.prediction import Prediction
     from remembering.learner import Footprint
     from remembering.learning.checkpoint import Checkpoint
@@ -35,6 +36,7 @@ __all__ = [
     "Checkpoint",
     "ClassifierSettings",
     "Consolidated",
+    "Exported",
     "Footprint",
     "Forgotten",
     "FusionSettings",
@@ -65,6 +67,7 @@ _HOMES = {
     "Checkpoint": "learning.checkpoint",
     "ClassifierSettings": "config",
     "Consolidated": "learning.consolidate",
+    "Exported": "export.onnx_file",
     "Footprint": "learner",
     "Forgotten": "learning.forget",
     "FusionSettings": "config",

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from remembering import schema
 from remembering.backbones.backbone import Backbone
-from remembering.backbones.selection import AUTO, load_selected
+from remembering.backbones.selection import AUTO, load_backbone
 from remembering.config import Settings
 from remembering.data.images import ImagesLike
 from remembering.data.task import Label, Task
-from remembering.errors import InvalidInputError, RememberingError
 from remembering.evaluation.measure import evaluate
 from remembering.evaluation.quality import Evaluation
+from remembering.export.onnx_file import Exported, export_onnx
 from remembering.inference import predict as inference
 from remembering.inference.prediction import Prediction
 from remembering.inference.token_cache import BATCH_SIZE
@@ -90,23 +90,7 @@ class RememberingTransformer(Teachable, Persistent):
         """
         schema.check_names(Settings, overrides, "settings")
         settings = replace(settings or Settings(), **overrides)
-        if images is not None and backbone != AUTO:
-            raise InvalidInputError("images are given, but used only with the backbone 'auto'")
-        if isinstance(backbone, Backbone):
-            if image_size not in (None, backbone.image_size):
-                raise RememberingError(
-                    f"the backbone was loaded for {backbone.image_size} px; load it again for "
-                    f"{image_size} px"
-                )
-        elif backbone != AUTO:
-            backbone = Backbone.load(backbone, image_size, device)
-        elif images is None:
-            raise InvalidInputError(
-                "the backbone 'auto' is selected by the images; pass images=..., or name a backbone"
-            )
-        else:
-            backbone = load_selected(images, image_size, device)
-        return cls(backbone, settings)
+        return cls(load_backbone(backbone, images, image_size, device), settings)
 
     def __repr__(self) -> str:
         state, backbone = self._state, self._backbone
@@ -212,6 +196,24 @@ class RememberingTransformer(Teachable, Persistent):
         """
         options = unknown, train, false_alarm_rate, as_progress(progress)
         return evaluate(self, tasks, *options)
+
+    def export_onnx(
+        self, path: str | Path, *, images: ImagesLike | None = None, overwrite: bool = False
+    ) -> Exported:
+        """Write the complete answer path as an ONNX file, verified with onnxruntime.
+
+        Args:
+            path: The file.
+            images: Images to verify the file with. If None, replay images, where the model has
+                some, and generated patterns.
+            overwrite: Whether to replace an existing file.
+
+        Raises:
+            RememberingError: If the answers of the file differ from those of the model, or for
+                other reasons; then nothing is written.
+        """
+        options = images, overwrite, self._saved.model_id
+        return export_onnx(self._state, self._backbone, Path(path), *options)
 
     def footprint(self) -> Footprint:
         """Count what must be kept besides the frozen backbone."""

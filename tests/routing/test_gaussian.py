@@ -63,7 +63,7 @@ def test_logits_are_those_of_gaussians_with_one_covariance(classes: list[int]) -
     means = torch.stack([a[b == c].double().mean(0) for a, b in tasks for c in b.unique()])
     gaussians = [torch.distributions.MultivariateNormal(mean, covariance(tasks)) for mean in means]
     router = learned_from_all(*tasks)
-    temperature = router._gaussians.temperature
+    temperature = router.gaussians.temperature
     densities = torch.stack([g.log_prob(x.double()) for g in gaussians], dim=1)
     expected = (densities / temperature).log_softmax(1)
     found = router.class_logits(x).log_softmax(1)
@@ -107,7 +107,7 @@ def test_the_way_down_finds_the_best_of_all_temperatures(
 ) -> None:
     gaussians = learned(
         *((spread * x, y) for x, y in (data(i, c) for i, c in enumerate(classes)))
-    )._gaussians
+    ).gaussians
     _, own, distances = gaussians._calibration
     losses = [float(F.cross_entropy(-distances / (2 * t), own)) for t in TEMPERATURES]
     gaussians.temperature = start
@@ -130,18 +130,18 @@ def test_many_tasks_are_not_compared_at_each(monkeypatch: pytest.MonkeyPatch) ->
     assert len(fits) < 40 + 16 * math.log2(200 / 40) * 2
     assert all(b - a <= 1 + b / 16 for a, b in itertools.pairwise(fits))
     assert "temperature" in router.shared
-    assert router._gaussians.temperature == float(router.shared["temperature"])
+    assert router.gaussians.temperature == float(router.shared["temperature"])
 
 
 def test_calibration_samples_from_very_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [data(i, 2, per_class=24) for i in range(30)]
     router = learned(*tasks)
-    x, own, distances = router._gaussians._calibration
+    x, own, distances = router.gaussians._calibration
     assert x.shape == (30 * 8, 5)  # a sixth of each task
     assert distances.shape == (30 * 8, 60)
     monkeypatch.setattr(gaussian, "CALIBRATION_MAX", 40)
     router = GaussianRouter(router.settings, router.experts, router.shared)
-    x, own, distances = router._gaussians._calibration
+    x, own, distances = router.gaussians._calibration
     assert len(x) == len(own) == 40  # four of every third task
     assert distances.shape == (40, 60)
     assert (own // 2).unique().tolist() == list(range(0, 30, 3))
@@ -176,7 +176,7 @@ def test_false_alarms_of_a_small_first_task_come_at_the_requested_rate() -> None
             return means[labels] + torch.randn(len(labels), 300, generator=rng)
 
         router = learned((draw(y), y))
-        assert len(router._gaussians.calibration_scores) == 10
+        assert len(router.gaussians.calibration_scores) == 10
         rates.append((router.novelty(draw(fresh)) <= 0.05).double().mean())
     assert abs(torch.stack(rates).mean() - 0.05) < 0.02
 

@@ -111,7 +111,7 @@ def _rotate(x: Tensor, rope: Tensor) -> Tensor:
 
     The tokens before the patches, CLS and registers, have no position.
     """
-    cos, sin = rope
+    cos, sin = rope.unbind()
     others, patches = x.split((x.shape[2] - len(cos), len(cos)), dim=2)
     half, other_half = patches.chunk(2, dim=3)
     turned = patches * cos + torch.cat([-other_half, half], dim=3) * sin

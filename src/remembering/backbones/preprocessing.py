@@ -33,7 +33,7 @@ MAX_ASPECT = 8
 afterwards anyway, but enlarging them first could exhaust memory."""
 MAX_MARGIN = 4
 """Largest ratio of the resized image to the crop that is accepted from a checkpoint."""
-_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's mode "L"
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's mode "L"
 _LARGE = 2**24  # values that are converted to float at once
 
 
@@ -172,7 +172,7 @@ def _match_channels(images: Tensor, channels: int) -> Tensor:
     if images.shape[2] > 1 and images.numel() > _LARGE:
         halves = images.chunk(2, dim=2)
         return torch.cat([_match_channels(half, channels) for half in halves], dim=2)
-    weights = torch.tensor(_LUMA, device=images.device).view(-1, 1, 1)
+    weights = torch.tensor(LUMA, device=images.device).view(-1, 1, 1)
     return _like((images.float() * weights).sum(1, keepdim=True), images.dtype)
 
 

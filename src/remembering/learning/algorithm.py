@@ -20,6 +20,7 @@ from remembering.learning.fusion import fuse
 from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.routing import Expert
+from remembering.routing.gaussian import GaussianRouter
 from remembering.routing.share import Share
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import SILENT, Progress
@@ -73,13 +74,14 @@ def learn(
         )
 
     if settings.classifier.kind == "gaussian":
-        parts, scatter = learn_classes(state, backbone, task, encoded, progress, checkpoint)
+        parts, classes = learn_classes(state, backbone, task, encoded, progress, checkpoint)
     else:
         parts = _learn_adapter(state, backbone, task, encoded, expert, progress, checkpoint)
-        scatter = None
+        classes = None
     shares = dict(state.shares)
-    if settings.exact_forgetting and (scatter is not None or "scatter" in expert):
-        shares[number] = Share.of(router=expert.get("scatter"), classifier=scatter)
+    routed = expert if isinstance(state.router, GaussianRouter) else None
+    if settings.exact_forgetting and (routed or classes):
+        shares[number] = Share.of(router=routed, classifier=classes)
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
     learned = replace(
         state,

@@ -115,7 +115,7 @@ def _shorten_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return train(*inputs, replace(settings, epochs=1), **options)
 
     monkeypatch.setattr(consolidate, "train", train_once)
-    monkeypatch.setattr(Settings, "epochs_for", lambda s, _: 1 if s.epochs is None else s.epochs)
+    monkeypatch.setattr(Settings, "epochs_for", lambda s, *_: 1 if s.epochs is None else s.epochs)
 
 
 def _files(folder: Path) -> list[Path]:

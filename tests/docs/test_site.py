@@ -98,4 +98,12 @@ def test_search_works_from_disk(site: Path, tmp_path: Path) -> None:
     address = f"{(site / 'search.html').as_uri()}?q=consolidation"
     dom, console = _browse(address, tmp_path / "profile")
     assert "howto/consolidation.html" in dom
+    # Excerpts next to the results need a server; nothing else is requested.
+    assert [line for line in console if "ERR_NAME_NOT_RESOLVED" in line] == []
+
+
+@needs_browser
+def test_pages_open_silently_from_disk(site: Path, tmp_path: Path) -> None:
+    dom, console = _browse((site / "api.html").as_uri(), tmp_path / "profile")
+    assert "RememberingTransformer" in dom
     assert console == []

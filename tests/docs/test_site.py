@@ -13,7 +13,7 @@ import pytest
 
 import remembering
 
-from .pages import ROOT
+from .pages import ROOT, load_script
 
 pytestmark = pytest.mark.integration
 BROWSER = next(
@@ -33,6 +33,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.mark.unit
+def test_links_between_files_become_links_between_pages() -> None:
+    links = load_script("build_site").site_links
+    text = "[a](../SECURITY.md#x) [b](ui.md) [c](notebooks/photos.ipynb) [d](../Dockerfile)"
+    assert links(text, "docs/faq.md", "faq.md") == (
+        "[a](security.md#x) [b](ui.md) [c](notebooks/photos.md) d"
+    )
+    assert links("[a](docs/ui.md)", "README.md", "index.md") == "[a](ui.md)"
+    assert links("[a](../ui.md)", "docs/howto/x.md", "howto/x.md") == "[a](../ui.md)"
+    assert links("[a](missing.md)", "README.md", "index.md") == "[a](missing.md)"
 
 
 class _Resources(HTMLParser):

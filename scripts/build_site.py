@@ -114,11 +114,6 @@ def site_links(markdown: str, source: str, page: str) -> str:
     """Rewrite the links of a file of the repository for its page of the site.
 
     Links to files that are not part of the site are removed; their text remains.
-
-    >>> site_links("[security](../SECURITY.md#x), [image](../Dockerfile)", "docs/ui.md", "ui.md")
-    '[security](security.md#x), image'
-    >>> site_links("[the UI](docs/ui.md)", "README.md", "index.md")
-    '[the UI](ui.md)'
     """
 
     def rewritten(match: re.Match[str]) -> str:

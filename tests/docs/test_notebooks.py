@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import nbformat
 import pytest
 
-from .pages import ROOT
+from .pages import load_script
 
 pytestmark = pytest.mark.integration
 
 
-def _script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RUN = _script("run_notebooks")
+RUN = load_script("run_notebooks")
 
 
 @pytest.mark.parametrize("path", RUN.NOTEBOOKS, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ import pytest
 
 import remembering
 
-from .pages import ROOT
+from .pages import ROOT, load_script
 
 pytestmark = pytest.mark.integration
 BROWSER = next(
@@ -33,6 +33,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.mark.unit
+def test_links_between_files_become_links_between_pages() -> None:
+    links = load_script("build_site").site_links
+    text = "[a](../SECURITY.md#x) [b](ui.md) [c](notebooks/photos.ipynb) [d](../Dockerfile)"
+    assert links(text, "docs/faq.md", "faq.md") == (
+        "[a](security.md#x) [b](ui.md) [c](notebooks/photos.md) d"
+    )
+    assert links("[a](docs/ui.md)", "README.md", "index.md") == "[a](ui.md)"
+    assert links("[a](../ui.md)", "docs/howto/x.md", "howto/x.md") == "[a](../ui.md)"
+    assert links("[a](missing.md)", "README.md", "index.md") == "[a](missing.md)"
 
 
 class _Resources(HTMLParser):
@@ -98,4 +110,12 @@ def test_search_works_from_disk(site: Path, tmp_path: Path) -> None:
     address = f"{(site / 'search.html').as_uri()}?q=consolidation"
     dom, console = _browse(address, tmp_path / "profile")
     assert "howto/consolidation.html" in dom
+    # Excerpts next to the results need a server; nothing else is requested.
+    assert [line for line in console if "ERR_NAME_NOT_RESOLVED" in line] == []
+
+
+@needs_browser
+def test_pages_open_silently_from_disk(site: Path, tmp_path: Path) -> None:
+    dom, console = _browse((site / "api.html").as_uri(), tmp_path / "profile")
+    assert "RememberingTransformer" in dom
     assert console == []

@@ -53,6 +53,7 @@ NAVIGATION = {
         "Use several GPUs or processes": "scaling",
         "Serve over HTTP": "serving",
         "Use the browser UI": "ui",
+        "Export to ONNX": "export",
     },
     "Reference": {
         "Python": "api",

@@ -3,13 +3,14 @@
 # make test          everything, with bounded versions of the long reliability tests
 # make reliability   longer versions of the reliability tests; make reliability-full: the complete ones
 # make fuzz          coverage-guided fuzzing of everything that reads untrusted files; SECONDS=60 each
-# make results       docs/results.md and the tables of the README, from the records in results/
+# make docs          the documentation site, in site/; make notebooks: the outputs of its notebooks
+# make results       docs/results.md, the tables of the README and their figures, from the records in results/
 # make bench         speed and scale against named peers; BACKBONE=folder of a ViT-Ti/16
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo quick test reliability reliability-full fuzz lint results bench format audit sbom clean
+.PHONY: demo quick test reliability reliability-full fuzz lint docs notebooks results bench format audit sbom clean
 
 demo: .venv/installed
 	$(BIN)/remember demo
@@ -37,8 +38,14 @@ SECONDS ?= 60
 fuzz: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(SECONDS) $(TARGETS)
 
+docs: .venv/installed
+	$(BIN)/python scripts/build_site.py
+
+notebooks: .venv/installed
+	$(BIN)/python scripts/run_notebooks.py
+
 results: .venv/installed
-	$(BIN)/remember report results --markdown docs/results.md --intro docs/results-intro.md --readme README.md
+	$(BIN)/remember report results --markdown docs/results.md --intro docs/results-intro.md --readme README.md --figures docs/figures
 
 BENCHMARKS := mixed_batch prediction training_step router_fitting token_cache many_tasks serving
 bench: .venv/installed
@@ -74,4 +81,4 @@ sbom: .venv/tools/installed
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis dist sbom.json
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis dist site sbom.json

@@ -1,151 +1,117 @@
-"""Select the regularisation strength of baselines on held-out training images.
+"""Select the options of baselines on held-out training images, all by the same search.
 
     python scripts/choose_strengths.py digits-5
     python scripts/choose_strengths.py cifar10-5 --small --backbone FOLDER --methods ewc,si
     python scripts/choose_strengths.py permuted-mnist-10 --small --methods si --values 0.01,0.1,1
 
-Uses the experiment's own settings in class orders that no result uses (seeds 10 and 11): some
-training images of each class are learned, 30 others are predicted after the last task. Test images
-are not opened. Prints a Markdown table with the best value of each method in bold; results are in
-docs/baselines.md.
+Uses the experiment's own settings in class orders that no result uses (seed 10): some training
+images of each class are learned, 30 others are predicted after the last task. Test images are not
+opened. Where a grid has several options, one after the other is varied, with the best values of
+those before it. Trials are kept in results/search-EXPERIMENT.json.gz, and those that it contains
+are not repeated. Copy the selected options, printed at the end, to `options` of the experiment's
+file and the table to docs/baselines.md; tests compare them with the record. Options of joint
+training: scripts/choose_joint.py.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from remembering.backbones.backbone import Backbone
-from remembering.baselines import BASELINES, Baseline
-from remembering.baselines.features import FeatureCache
-from remembering.baselines.lwf import LwF
-from remembering.data.sources import load
-from remembering.data.sources.base import Source
-from remembering.data.streams.permute import permute
-from remembering.data.streams.split import split
-from remembering.data.streams.stream import Stream
-from remembering.data.task import Task
-from remembering.evaluation.metrics import accuracy, mean
-from remembering.experiments.methods import METHODS as KNOWN
+from remembering.experiments.search import FIRST_SEED, Search, Trial, record_path
 from remembering.experiments.spec import Experiment, find
-from remembering.learning.training import TrainingSet
-from remembering.runtime.seeding import permutation
 
-SEEDS, HELD_OUT = (10, 11), 30
-
-
-class LwFOverAll(LwF):
-    """LwF with cross-entropy over all classes so far instead of the new ones only."""
-
-    def begin(self, task: Task, training_set: TrainingSet) -> None:
-        super().begin(task, training_set)
-        self.task_classes = torch.arange(len(self.classes))
-
-
-METHODS: dict[str, type[Baseline]] = {**BASELINES, "lwf, all classes": LwFOverAll}
-GRIDS: dict[str, list[dict[str, float]]] = {
-    "finetune": [{}],
-    "ewc": [{"strength": 10.0**power} for power in range(4, 12)],
-    "online_ewc": [{"strength": 10.0**power} for power in range(4, 12)],
-    "si": [{"strength": 10.0**power} for power in range(-2, 5)],
-    "lwf": [{"strength": value} for value in (1.0, 3.0, 10.0)],
-    "lwf, all classes": [{"strength": value} for value in (1.0, 3.0, 10.0)],
-    "bir_si": [{"strength": 10.0**power} for power in range(-1, 3)],
-    "owm": [{"alpha": 10.0**power} for power in range(-2, 2)],
-    "hypernet": [{"strength": 10.0**power} for power in range(-5, -1)],
-    "mnemonics": [{"lr": value} for value in (0.0001, 0.0003, 0.001, 0.003)],
-    "supsup": [{"g": 0.0}, {"g": 1.0}],
-    "der": [{"alpha": a, "beta": b} for a, b in ((0.1, 0.5), (0.5, 0.5), (0.5, 1.0))],
-    "clom": [{"contrast": value} for value in (0.3, 1.0, 3.0)],
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "ewc": {"strength": (1e6, 1e4, 1e5, 1e7, 1e8, 1e9, 1e10)},
+    "online_ewc": {"strength": (1e6, 1e4, 1e5, 1e7, 1e8, 1e9, 1e10)},
+    "si": {"strength": (1.0, 0.01, 0.1, 10.0, 100.0, 1000.0)},
+    "lwf": {"strength": (1.0, 3.0, 10.0)},
+    "owm": {"alpha": (0.1, 0.01, 0.3, 1.0, 3.0)},
+    "hypernet": {"strength": (0.01, 0.001, 0.1)},
+    "mnemonics": {"lr": (3e-4, 1e-4, 1e-3)},
+    "supsup": {"g": (0.0, 1.0)},
+    "der": {"alpha": (0.1, 0.5), "beta": (0.5, 1.0)},
+    "clom": {"contrast": (1.0, 0.3, 3.0)},
+    "bir_si": {"strength": (1.0, 0.1, 10.0)},
+    "pass": {"replay": (1.0, 10.0), "distil": (10.0, 1.0)},
+    "il2a": {"replay": (1.0, 10.0), "distil": (10.0, 1.0)},
+    "ssre": {"replay": (1.0, 10.0), "distil": (10.0, 1.0)},
+    "fetril": {"c": (1.0, 0.1, 10.0)},
+    "slda": {"shrinkage": (1e-4, 1e-3, 1e-2, 1e-1)},
+    "slda-our-features": {"shrinkage": (1e-4, 1e-3, 1e-2, 1e-1)},
 }
+"""Values of options by method; the search starts from the first of each.
+
+Methods that are missing have no option that changes how they learn, or select it themselves."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("experiment")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--backbone")
-    parser.add_argument("--data", type=Path)
+    parser = parser_of_search(__doc__.splitlines()[0])
     parser.add_argument("--methods", help="comma-separated names; all if omitted")
-    parser.add_argument(
-        "--values", help="comma-separated values that replace the grid of the option"
-    )
-    parser.add_argument(
-        "--per-class", type=int, help="training images per class, instead of the experiment's"
-    )
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--values", help="comma-separated values that replace those of the option")
+    parser.add_argument("--per-class", type=int, help="training images per class")
+    parser.add_argument("--seeds", default=str(FIRST_SEED))
     arguments = parser.parse_args()
-    experiment = next(iter(find(arguments.experiment).variants(arguments.small).values()))
+    methods = arguments.methods.split(",") if arguments.methods else list(GRIDS)
+    if unknown := sorted(set(methods) - set(GRIDS)):
+        parser.error(f"there are no values for '{unknown[0]}'; known are {', '.join(GRIDS)}")
+    grids = {method: GRIDS[method] for method in methods}
+    if arguments.values:
+        if any(len(grid) > 1 for grid in grids.values()):
+            parser.error("--values is for methods with one option")
+        values = tuple(float(value) for value in arguments.values.split(","))
+        grids = {method: dict.fromkeys(grid, values) for method, grid in grids.items()}
+    experiment = read_experiment(arguments)
     if arguments.per_class:
         stream = replace(experiment.stream, per_class=arguments.per_class)
         experiment = replace(experiment, stream=stream)
-    backbone = Backbone.load(arguments.backbone or experiment.backbone, experiment.image_size)
+    search = new_search(arguments, experiment)
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    streams = {seed: _stream(experiment, arguments.data, seed) for seed in seeds}
-    methods = arguments.methods.split(",") if arguments.methods else list(GRIDS)
-    print(f"| method | option | {' | '.join(f'seed {seed} (%)' for seed in seeds)} | mean (%) |")
-    print("| --- | --- |" + " ---: |" * (len(seeds) + 1), flush=True)
-    cache = FeatureCache()
-    for name, grid in GRIDS.items():
-        if name.split(",")[0] in methods:
-            if arguments.values and grid != [{}]:
-                if len(grid[0]) > 1:
-                    parser.error(f"--values is for methods with one option in the grid, not {name}")
-                (option,) = grid[0]
-                grid = [{option: float(value)} for value in arguments.values.split(",")]
-            _try(name, grid, backbone, experiment, streams, cache)
+    for method, grid in grids.items():
+        search.coordinate_search(method, grid, seeds)
+    print_record(search)
 
 
-def _stream(experiment: Experiment, data: Path | None, seed: int) -> Stream:
-    """Return the experiment's tasks with held-out training images in place of test images."""
-    settings = experiment.stream
-    source = load(settings.source, data)
-    learned, held_out = [], []
-    for label in range(len(source.classes)):
-        members = (source.train.labels == label).nonzero().flatten()
-        members = members[permutation(len(members), seed, "limit", "train", label)]
-        held_out.append(members[-HELD_OUT:])
-        learned.append(members[:-HELD_OUT][: settings.per_class])
-    train, test = (source.train.take(torch.cat(part).sort().values) for part in (learned, held_out))
-    make = permute if settings.kind == "permute" else split
-    return make(Source(source.name, train, test, source.classes), settings.tasks, seed)
+def parser_of_search(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that all searches share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("experiment")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--backbone", help="in place of that of the experiment")
+    parser.add_argument("--data", help="folder with the data in its published layout")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    return parser
 
 
-def _try(
-    name: str,
-    grid: Sequence[Mapping[str, float]],
-    backbone: Backbone,
-    experiment: Experiment,
-    streams: Mapping[int, Stream],
-    cache: FeatureCache,
-) -> None:
-    """Print one row for each point of a grid."""
-    results = []
-    for options in grid:
-        scores = []
-        for seed, stream in streams.items():
-            epochs = experiment.epochs(len(stream.tasks))
-            settings = replace(experiment.learning, epochs=epochs, seed=seed)
-            values = KNOWN[name.split(",")[0]].options(options, stream)
-            learner = METHODS[name](backbone, settings, cache, **values)
-            for data in stream.tasks:
-                learner.learn(data.train)
-            tests = [data.test for data in stream.tasks]
-            scores.append(
-                mean([accuracy(learner.predict(t.images).labels, t.labels) for t in tests])
-            )
-        results.append(scores)
-    best = max(mean(scores) for scores in results)
-    for options, scores in zip(grid, results, strict=True):
-        shown = ", ".join(f"{key} = {value:g}" for key, value in options.items())
-        each = " | ".join(f"{100 * score:.1f}" for score in scores)
-        average = f"{100 * mean(scores):.1f}"
-        mark = "**" if len(grid) > 1 and mean(scores) == best else ""
-        print(f"| {name} | {shown} | {each} | {mark}{average}{mark} |", flush=True)
+def read_experiment(arguments: argparse.Namespace) -> Experiment:
+    """Return the experiment that the arguments name."""
+    experiment = next(iter(find(arguments.experiment).variants(arguments.small).values()))
+    return replace(
+        experiment,
+        backbone=arguments.backbone or experiment.backbone,
+        stream=replace(experiment.stream, data=arguments.data or experiment.stream.data),
+    )
+
+
+def new_search(arguments: argparse.Namespace, experiment: Experiment) -> Search:
+    """Return a search that prints its trials."""
+    path = record_path(arguments.results, arguments.experiment, arguments.small)
+    return Search(arguments.experiment, experiment, arguments.small, path, report=_print)
+
+
+def print_record(search: Search) -> None:
+    """Print all trials for docs/baselines.md, and the best options for the experiment's file."""
+    print(search.record.table())
+    for method in dict.fromkeys(trial.method for trial in search.record.trials):
+        for name, value in search.record.best(method).items():
+            print(f'"{method}.{name}={value:g}",')
+
+
+def _print(trial: Trial) -> None:
+    options = ", ".join(f"{name} = {value:g}" for name, value in trial.options.items())
+    result = f"{100 * trial.accuracy:.1f} % with {trial.images} images, seed {trial.seed}"
+    print(f"{trial.method}, {options}: {result}, in {trial.seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

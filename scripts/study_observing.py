@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import RouterSettings, Settings
 from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.streams.stream import Stream, limit
@@ -37,25 +36,18 @@ def main() -> None:
     parser.add_argument("--image-size", type=int)
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 2, 2, 2, 2])
     parser.add_argument("--per-class", type=int, default=100)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--feature-steps", type=int, default=RouterSettings().feature_steps)
     arguments = parser.parse_args()
     backbone = Backbone.load(arguments.backbone, arguments.image_size)
-    router = RouterSettings(feature_steps=arguments.feature_steps)
-    settings = Settings(
-        rank=4, epochs=arguments.epochs, batch_size=32, lr=arguments.lr, router=router
-    )
     source = limit(load(arguments.source, arguments.data), arguments.per_class, 25, SEED)
     stream = split(source, arguments.sizes, SEED)
     print("| stream | tasks found | adapters | accuracy (%) |")
     print("| --- | ---: | ---: | ---: |")
-    learned = RememberingTransformer(backbone, settings)
+    learned = RememberingTransformer(backbone)
     for data in stream.tasks:
         learned.learn(data.train)
-    _print("known boundaries", learned, stream)
+    _print("boundaries given", learned, stream)
     for name, batches in _streams(stream).items():
-        model = RememberingTransformer(backbone, settings)
+        model = RememberingTransformer(backbone)
         for images, labels in batches:
             model.observe(images, labels)
         model.flush()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import png
 
 from remembering import RememberingTransformer
 from remembering.backbones.backbone import Backbone
@@ -26,6 +27,28 @@ from remembering.errors import InvalidInputError, RememberingError
 def test_learn_takes_a_task(task: Any, message: str, backbone: Backbone) -> None:
     with pytest.raises(InvalidInputError, match=message):
         RememberingTransformer(backbone).learn(task)
+
+
+def test_learn_of_a_folder_of_tasks(backbone: Backbone, tmp_path: Path) -> None:
+    for name in ("birds/crow", "birds/owl", "cars/bus"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.png").write_bytes(png())
+    model = RememberingTransformer(backbone)
+    with pytest.raises(InvalidInputError, match=r"pass each task of load_tasks\('.*'\)"):
+        model.learn(str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"pass Task.from_folder\('.*birds'\)"):
+        model.learn(tmp_path / "birds")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"pass each task of load_tasks\('list.csv'\)"):
+        model.learn("list.csv")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_devices_that_do_not_exist(device: str, backbone: Backbone) -> None:
+    message = f"the device '{device}' cannot be used.*; use cpu"
+    with pytest.raises(InvalidInputError, match=message):
+        RememberingTransformer(backbone).to(device)
+    with pytest.raises(InvalidInputError, match=message):
+        Backbone.load("bundled", device=device)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from remembering.learning.checkpoint import Checkpoint
     from remembering.learning.consolidate import Consolidated
     from remembering.learning.forget import Forgotten
+    from remembering.learning.held_out import HeldOut
+    from remembering.learning.learned import Learned
     from remembering.learning.observe import Observed
     from remembering.model import RememberingTransformer
     from remembering.runtime.progress import Progress
@@ -38,8 +40,10 @@ __all__ = [
     "Footprint",
     "Forgotten",
     "FusionSettings",
+    "HeldOut",
     "ImagesLike",
     "Label",
+    "Learned",
     "ModelState",
     "Observed",
     "Prediction",
@@ -67,8 +71,10 @@ _HOMES = {
     "Footprint": "learner",
     "Forgotten": "learning.forget",
     "FusionSettings": "config",
+    "HeldOut": "learning.held_out",
     "ImagesLike": "data.images",
     "Label": "data.task",
+    "Learned": "learning.learned",
     "ModelState": "state",
     "Observed": "learning.observe",
     "Prediction": "inference.prediction",

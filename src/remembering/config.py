@@ -174,8 +174,8 @@ class Settings:
         weight_decay: Weight decay of adapters and heads.
         augment: Random augmentation of the training images. shift: shifts by up to an eighth of
             the size. flip: horizontal flips. crop: both. resized_crop: flips, and parts of 8 to
-            100 % of the area, enlarged to the whole. If None, crop where flipped images are
-            recognised as well as others, and shift elsewhere.
+            100 % of the area, enlarged to the whole. If None, shift; where flipped images are
+            recognised as well as others, crop, and rotated images are classes of their own.
         capacity: Maximum number of adapters (E in the paper). When it is reached, a new task shares
             the most similar adapter. If None, there is no limit.
         memory: Replay images kept per task (M in the paper). If None, 512 under a capacity and none
@@ -235,7 +235,12 @@ class Settings:
 
     @classmethod
     def paper(cls, **overrides: Any) -> Settings:
-        """Return the configuration of the paper: an adapter and an autoencoder per task."""
+        """Return the configuration of the paper: an adapter and an autoencoder per task.
+
+        Args:
+            overrides: Single settings by name, such as `capacity=3`.
+        """
+        schema.check_names(cls, overrides, "settings")
         base = cls(
             adapters="task",
             rank=1,
@@ -254,15 +259,17 @@ class Settings:
         """Replay images kept per task."""
         return (512 if self.capacity else 0) if self.memory is None else self.memory
 
-    def epochs_for(self, images: int) -> int:
+    def epochs_for(self, images: int, rotates: bool = False) -> int:
         """Return the training epochs of an adapter for a number of images.
 
-        The rule gives 12 epochs, but at least 3,200 and at most 12,800 image passes; it was chosen
-        on training images (docs/routing.md).
+        The rule gives 12 epochs, but at least 3,200 image passes, twice as many if orientations are
+        classes of their own, and at most 12,800; it was chosen on training images
+        (docs/routing.md).
         """
         if self.epochs is not None:
             return self.epochs
-        return max(1, round(min(max(12 * images, 3200), 12800) / images))
+        least = 6400 if rotates else 3200
+        return max(1, round(min(max(12 * images, least), 12800) / images))
 
     def resolved(self, depth: int) -> Settings:
         """Return these settings with everything explicit, for a backbone of some depth."""

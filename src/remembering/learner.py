@@ -46,6 +46,15 @@ class Footprint:
     forget_bytes: Count = 0
 
 
+def adapter_parameters(layers: int, dim: int, rank: int) -> int:
+    """Return the parameters of one adapter on Q, K, V and O: the paper's memory footprint.
+
+    >>> adapter_parameters(layers=12, dim=768, rank=1)  # ViT-B/16
+    73728
+    """
+    return 4 * layers * 2 * dim * rank
+
+
 class Answers(Protocol):
     """What `predict` returns."""
 

@@ -12,19 +12,20 @@ from torch import Tensor
 
 from remembering import schema
 from remembering.backbones.backbone import Backbone
-from remembering.backbones.selection import AUTO, load_selected
+from remembering.backbones.selection import AUTO, load_backbone
 from remembering.config import Settings
 from remembering.data.images import ImagesLike
 from remembering.data.task import Label, Task
-from remembering.errors import InvalidInputError, RememberingError
 from remembering.evaluation.measure import evaluate
 from remembering.evaluation.quality import Evaluation
 from remembering.export.onnx_file import Exported, export_onnx
 from remembering.inference import predict as inference
 from remembering.inference.prediction import Prediction
+from remembering.inference.token_cache import BATCH_SIZE
 from remembering.learner import Footprint
 from remembering.learning.teachable import Teachable
-from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.device import usable_device
+from remembering.runtime.progress import SILENT, Progress, as_progress
 from remembering.state import ModelState, TaskRecord
 from remembering.storage.persistence import Persistent
 from remembering.storage.saved import SavedModel
@@ -44,7 +45,7 @@ class RememberingTransformer(Teachable, Persistent):
 
     >>> model = RememberingTransformer.from_backbone("bundled", epochs=1)
     >>> images = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
-    >>> model.learn(Task("noise", images, ["a", "b"] * 4)).name
+    >>> model.learn(Task("noise", images, ["a", "b"] * 4)).task.name
     'noise'
     >>> model.predict(images[:2]).probabilities.shape
     torch.Size([2, 2])
@@ -89,23 +90,7 @@ class RememberingTransformer(Teachable, Persistent):
         """
         schema.check_names(Settings, overrides, "settings")
         settings = replace(settings or Settings(), **overrides)
-        if images is not None and backbone != AUTO:
-            raise InvalidInputError("images are given, but used only with the backbone 'auto'")
-        if isinstance(backbone, Backbone):
-            if image_size not in (None, backbone.image_size):
-                raise RememberingError(
-                    f"the backbone was loaded for {backbone.image_size} px; load it again for "
-                    f"{image_size} px"
-                )
-        elif backbone != AUTO:
-            backbone = Backbone.load(backbone, image_size, device)
-        elif images is None:
-            raise InvalidInputError(
-                "the backbone 'auto' is selected by the images; pass images=..., or name a backbone"
-            )
-        else:
-            backbone = load_selected(images, image_size, device)
-        return cls(backbone, settings)
+        return cls(load_backbone(backbone, images, image_size, device), settings)
 
     def __repr__(self) -> str:
         state, backbone = self._state, self._backbone
@@ -156,21 +141,24 @@ class RememberingTransformer(Teachable, Persistent):
         groups: Iterable[Hashable] | Tensor | None = None,
         false_alarm_rate: float | None = None,
         top_k: int | None = None,
-        progress: Progress = SILENT,
+        batch_size: int = BATCH_SIZE,
+        progress: Progress | bool = SILENT,
     ) -> Prediction:
         """Answer images without knowing their task.
 
         Args:
-            images: Anything that `as_images` accepts: a tensor, an array, a list of arrays, Pillow
-                images or paths, a single image, a dataset, a data frame, a data loader.
+            images: Anything that `as_images` accepts: a folder, a table, a tensor, an array, a list
+                of arrays, Pillow images or paths, a single image, a dataset, a data frame, a data
+                loader.
             groups: For each image, where it comes from (a folder, a burst, a camera). The images
                 of a group are routed together. If None, each image is routed alone, and its
                 answer does not depend on the other images.
             false_alarm_rate: Target false-alarm rate in (0, 1). If None, nothing is flagged.
             top_k: Number of most probable labels to list in `Prediction.top_k`.
-            progress: Reports progress.
+            batch_size: Images that are answered at a time; affects speed and memory only.
+            progress: Reports progress. True: bars on the terminal or in the notebook.
         """
-        options = groups, false_alarm_rate, top_k, progress
+        options = groups, false_alarm_rate, top_k, as_progress(progress), batch_size
         state = self._state  # another thread may replace it
         prediction = inference.predict(state, self._backbone, images, *options)
         return replace(prediction, task_classes={task.name: task.classes for task in state.tasks})
@@ -179,33 +167,34 @@ class RememberingTransformer(Teachable, Persistent):
         """Return class probabilities (n, classes); the columns are `classes`."""
         return self.predict(images).probabilities
 
-    def novelty(self, images: ImagesLike, *, progress: Progress = SILENT) -> Tensor:
+    def novelty(self, images: ImagesLike, *, progress: Progress | bool = SILENT) -> Tensor:
         """Return the p-value of each image under the hypothesis that it belongs to a learned task.
 
         Of images like those learned, about 5 % have a p-value of 0.05 or less.
         """
-        return inference.novelty(self._state, self._backbone, images, progress)
+        return inference.novelty(self._state, self._backbone, images, as_progress(progress))
 
     def evaluate(
         self,
-        tasks: Task | Sequence[Task],
+        tasks: Task | Sequence[Task] | str | Path,
         *,
         unknown: ImagesLike | None = None,
-        train: Task | Sequence[Task] | None = None,
+        train: Task | Sequence[Task] | str | Path | None = None,
         false_alarm_rate: float = 0.05,
-        progress: Progress = SILENT,
+        progress: Progress | bool = SILENT,
     ) -> Evaluation:
         """Measure how good the model is on labelled images, each answered alone.
 
         Args:
-            tasks: Images with labels that were not used for learning. Images of classes that were
-                not learned are left out, with a logged warning.
+            tasks: Images with labels that were not used for learning: tasks, or what `load_tasks`
+                reads, such as a folder of class folders. Images of classes that were not learned
+                are left out, with a logged warning.
             unknown: Images of none of the learned classes, to measure how well they are detected.
             train: Training images, to compare with a linear probe on the same frozen backbone.
             false_alarm_rate: Requested false-alarm rate.
-            progress: Reports progress.
+            progress: Reports progress. True: bars on the terminal or in the notebook.
         """
-        options = unknown, train, false_alarm_rate, progress
+        options = unknown, train, false_alarm_rate, as_progress(progress)
         return evaluate(self, tasks, *options)
 
     def export_onnx(
@@ -232,12 +221,25 @@ class RememberingTransformer(Teachable, Persistent):
 
     def to(self, device: str | torch.device) -> RememberingTransformer:
         """Move the model to another device, and return it."""
-        self._backbone.to(device)
-        self._state = self._state.to(torch.device(device))
+        where = usable_device(device)
+        self._backbone.to(where)
+        self._state = self._state.to(where)
         return self
 
-    def with_settings(self, settings: Settings) -> RememberingTransformer:
-        """Return a model with the same state that learns further tasks with other settings."""
+    def with_settings(
+        self, settings: Settings | None = None, **overrides: Any
+    ) -> RememberingTransformer:
+        """Return a model with the same state that learns further tasks with other settings.
+
+        Args:
+            settings: All settings. If None, those of this model.
+            overrides: Single settings by name, such as `epochs=0`.
+
+        Raises:
+            RememberingError: If a setting is unknown or out of range.
+        """
+        schema.check_names(Settings, overrides, "settings")
+        settings = replace(settings or self.settings, **overrides)
         return self.with_state(replace(self._state, settings=settings))
 
     def with_state(self, state: ModelState) -> RememberingTransformer:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from remembering import RememberingTransformer
-from remembering.backbones.selection import PHOTOS, SAMPLE, load_selected, select_backbone
+from remembering.backbones.selection import PHOTOS, SAMPLE, load_backbone, select_backbone
 from remembering.errors import DownloadError, InvalidInputError
 
 GREY = torch.randint(0, 256, (5, 1, 28, 28), dtype=torch.uint8)
@@ -74,10 +74,10 @@ def test_the_cached_backbone_is_used_offline(
 
 def test_offline_without_a_cache_no_other_backbone_is_used(cache: Path) -> None:
     with pytest.raises(DownloadError, match=r"go online once, or give a local folder") as error:
-        load_selected(COLOUR)
+        load_backbone("auto", COLOUR)
     assert "bundled" not in str(error.value)
     assert "\n" not in str(error.value)
-    assert load_selected(GREY).name == "bundled", "needs no hub"
+    assert load_backbone("auto", GREY).name == "bundled", "needs no hub"
 
 
 def test_auto_needs_images() -> None:

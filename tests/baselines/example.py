@@ -18,8 +18,11 @@ SETTINGS = Settings.paper(epochs=2, batch_size=16, lr=3e-3, rank=2)
 DIGITS = split(limit(load("digits"), 24, 16, seed=0), 5, seed=0).tasks
 STREAM = DIGITS[:2]
 QUICK: dict[str, dict[str, float]] = {
+    "joint-tuned": {"rank": 2, "epochs": 4, "lr": 3e-3, "augment": 1},
+    "joint-gaussian": {"rank": 2, "epochs": 4, "lr": 3e-3, "augment": 1},
     "ranpac": {"projection": 300},
     "ranpac_frozen": {"projection": 300},
+    "ranpac-our-features": {"projection": 300},
     "ewc": {"images": 20},
     "online_ewc": {"images": 20},
     "mnemonics": {"memory": 40, "epochs": 2},

@@ -84,13 +84,48 @@ def test_undo_restores_the_previous_state_and_undoes_itself(
     fails(["undo", model], capsys, "holds no previous state")
     open_model = RememberingTransformer.load(model)
     assert main(["rename", str(model), "pets", "animals"]) == 0
-    for name in ("pets", "animals", "pets"):
+    for name, other in (("pets", "animals"), ("animals", "pets"), ("pets", "animals")):
         assert main(["undo", str(model)]) == 0
-        assert f"its tasks are '{name}'" in capsys.readouterr().out
+        assert f": '{other}' is '{name}' again\n" in capsys.readouterr().out
         assert task(model).name == name
     open_model.rename_task("pets", "x")
     with pytest.raises(Exception, match="a newer state"):
         open_model.save(model)
+
+
+def test_undo_says_what_changed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = class_folder(tmp_path / "more", ("cat", "fox"), seed=1)
+
+    def undone(*command: object) -> str:
+        assert main([str(word) for word in command]) == 0
+        capsys.readouterr()
+        assert main(["undo", str(model)]) == 0
+        return capsys.readouterr().out.splitlines()[0].partition(": ")[2]
+
+    assert undone("add", model, "pets", more) == (
+        "class 'fox' is gone from 'pets'; 'pets' has 8 images again"
+    )
+    renamed = undone("rename", model, "pets", "wolf", "--label", "dog")
+    assert renamed == "class 'wolf' of 'pets' is 'dog' again"
+    assert undone("forget", model, "pets", "--label", "dog") == (
+        "class 'dog' is back in 'pets'; 'pets' has 8 images again"
+    )
+    assert undone("forget", model, "pets") == "'pets' is back"
+    assert undone("learn", model, more, "--fast") == "'more' is gone"
+
+
+def test_unreadable_images_are_not_added(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = class_folder(tmp_path / "more", ("cat", "fox"), seed=1)
+    (more / "cat" / "bad.png").write_bytes(b"nothing")
+    fails(["add", model, "pets", more, "--strict"], capsys, "cat/bad.png is not an image")
+    assert main(["add", str(model), "pets", str(more)]) == 0
+    captured = capsys.readouterr()
+    assert "added 6 images to 'pets'" in captured.out
+    assert "warning: skipped: " in captured.err
 
 
 def test_undo_restores_a_forgotten_task(model: Path) -> None:

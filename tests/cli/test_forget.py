@@ -20,7 +20,7 @@ def test_forget_removes_a_task(
     more = class_folder(tmp_path / "birds", ("crow", "duck"), seed=1)
     assert main(["learn", str(model), str(more)]) == 0
     assert main(["forget", str(model), "pets"]) == 0
-    assert "forgot 'pets'" in capsys.readouterr().out
+    assert "forgot 'pets': removed its generative model and adapter 0\n" in capsys.readouterr().out
     assert [task.name for task in read_manifest(model).tasks] == ["birds"]
     fails(["forget", model, "pets"], capsys, "no task 'pets'", "'birds'")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_json(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert description["settings"]["router"]["kind"] == "subspace"
     assert description["footprint"]["adapters"] > 0
     assert description["adapters"] == [0]
+    assert description["held_out"] is None, "nothing is held out from heads"
+
+
+def test_held_out_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, pets = tmp_path / "model", class_folder(tmp_path / "pets", per_class=6)
+    assert main(["learn", str(model), str(pets), "--backbone", "bundled", "--fast"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(model)]) == 0
+    assert re.search(r"pets +cat, dog +12 +0 +\d of 4 \(\d+%\)", capsys.readouterr().out)
+    assert main(["inspect", str(model), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["held_out"]["pets"]["images"] == 4
 
 
 def test_verify(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 
 from remembering.cli import main
 from remembering.learning.checkpoint import Checkpoint
+from remembering.model import RememberingTransformer
 from remembering.storage.manifest import read_manifest
 
 from .example import FAST, class_folder, fails, files
@@ -113,6 +115,70 @@ def test_several_tasks_are_learned_one_after_another(
     class_folder(tmp_path / "data" / "last", ("alone",))
     fails(["learn", tmp_path / "n", tmp_path / "data", *FAST], capsys, "only the class 'alone'")
     assert not (tmp_path / "n").exists(), "checked before the first task is learned"
+
+
+def test_tasks_of_a_folder_that_are_learned_already_are_skipped(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user adds a task folder and runs the same command again."""
+    data = tmp_path / "data"
+    shutil.copytree(tmp_path / "pets", data / "pets")
+    class_folder(data / "birds", ("crow", "owl"), seed=1)
+    assert main(["learn", str(model), str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "'pets' is already learned\n" in out
+    assert "learned 'birds'" in out
+    assert out.endswith("now has 2 tasks, 4 classes and 2 adapters\n")
+    before = files(model)
+    assert main(["learn", str(model), str(data)]) == 0
+    assert files(model) == before
+    class_folder(data / "cars", ("bus", "van"), seed=2)
+    (data / "pets" / "dog" / "0.png").unlink()
+    fails(["learn", model, data], capsys, "'pets' is already learned", "add the images to it")
+    assert files(model) == before, "checked before the first task is learned"
+    fails(["learn", model, data / "birds"], capsys, "'birds' is already learned")
+
+
+class TestReport:
+    def test_accuracy_and_warnings(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = ["--backbone", "bundled", "--fast"]
+        for i, name in enumerate(("pets", "cars")):
+            images = class_folder(tmp_path / name, (f"a{i}", f"b{i}"), seed=i, per_class=12)
+            assert main(["learn", str(tmp_path / "m"), str(images), *options]) == 0
+        captured = capsys.readouterr()
+        first, accuracy, _, second, both, last = captured.out.splitlines()
+        assert re.fullmatch(r"learned 'pets': 2 classes, 24 images, [\d.]+ s, adapter 0", first)
+        text = "  accuracy on held-out training images:"
+        assert re.fullmatch(rf"{text} \d of 8 \(\d+%\)", accuracy)
+        assert second.endswith("adapter 0, shared with 1 other task")
+        assert re.fullmatch(rf"{text} \d of 8 \(\d+%\); all 2 tasks: \d+ of 16 \(\d+%\)", both)
+        assert last.endswith("now has 2 tasks, 4 classes and 1 adapter")
+        assert captured.err.count("warning: the bundled backbone has seen nothing but grey") == 2
+
+    def test_heads_hold_nothing_out(
+        self, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        images = class_folder(tmp_path / "birds", ("crow", "owl"), seed=1)
+        assert main(["learn", str(model), str(images)]) == 0
+        captured = capsys.readouterr()
+        assert "accuracy" not in captured.out
+        assert "2 of the 2 classes of 'birds' have fewer than 10 images" in captured.err
+
+
+class TestFast:
+    def test_nothing_is_trained_and_the_settings_stay(self, tmp_path: Path) -> None:
+        model, pets = tmp_path / "m", class_folder(tmp_path / "pets")
+        assert main(["learn", str(model), str(pets), "--backbone", "bundled", "--fast"]) == 0
+        loaded = RememberingTransformer.load(model)
+        assert not loaded.state.adapters[0].b.any(), "an adapter without effect"
+        assert loaded.settings.epochs is None, "the next task may be trained"
+
+    def test_contradictions(self, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        data = model.parent / "pets"
+        fails(["learn", model, data, "--fast", "--epochs", "2"], capsys, "omit --epochs")
+        fails(["learn", model, data, "--name", "x", "--fast"], capsys, "heads", "must be")
 
 
 def test_a_table_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

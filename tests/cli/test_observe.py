@@ -27,6 +27,24 @@ def test_a_new_model_learns_the_stream(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"now has {len(tasks)} task" in out
 
 
+def test_a_task_is_saved_while_another_one_is_pending(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from remembering.model import RememberingTransformer
+
+    class_folder(tmp_path / "data" / "birds", ("crow", "owl"), per_class=8)
+    class_folder(tmp_path / "data" / "cars", ("bus", "van"), seed=1, per_class=16)
+    save, saved = RememberingTransformer.save, []
+
+    def record(self: RememberingTransformer, folder: Path) -> None:
+        save(self, folder)
+        saved.append([task.classes[0] for task in read_manifest(folder).tasks])
+
+    monkeypatch.setattr(RememberingTransformer, "save", record)
+    assert main(["observe", str(model), str(tmp_path / "data"), "--batch-size", "4"]) == 0
+    assert saved == [["cat", "crow"], ["cat", "crow", "bus"]]
+
+
 def test_what_cannot_be_learned_is_left_out(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,8 @@ def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     fails(["report", tmp_path], capsys, "results.json")
     missing = ["report", tmp_path, "--markdown", tmp_path / "x", "--intro", tmp_path / "none"]
     fails(missing, capsys, "none: No such file")
+    alone = ["report", tmp_path, "--figures", tmp_path]
+    fails(alone, capsys, "--figures belong to a Markdown file")
 
 
 @pytest.mark.unit

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from support import learned, make_task
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.images import ImagesLike, as_images
 from remembering.data.task import Task
-from remembering.errors import InvalidInputError
+from remembering.errors import InvalidFileError, InvalidInputError
 from remembering.evaluation.measure import evaluate
 from remembering.evaluation.quality import calibration_error, confidence_bins
 from remembering.inference.prediction import Prediction
@@ -121,10 +122,12 @@ def test_unknown_images(backbone: Backbone) -> None:
     assert result.auroc == pytest.approx(4 / 6)
 
 
-@pytest.mark.parametrize("tasks", ["folder", [], [1]])
+@pytest.mark.parametrize("tasks", [[], [1]])
 def test_wrong_arguments(tasks: object, backbone: Backbone) -> None:
-    with pytest.raises(InvalidInputError, match=r"takes a Task.*Task\.from_folder"):
+    with pytest.raises(InvalidInputError, match=r"takes a Task, a list of tasks, or the path"):
         evaluate(MadeUp(backbone), tasks)  # type: ignore[arg-type]
+    with pytest.raises(InvalidFileError, match="nowhere is not a folder"):
+        evaluate(MadeUp(backbone), "nowhere")
 
 
 def test_calibration() -> None:
@@ -155,3 +158,18 @@ def test_a_real_model_and_a_linear_probe(backbone: Backbone, tmp_path: Path) -> 
     assert result.probe_accuracy is not None
     assert result.probe_accuracy > 0.5
     assert result.auroc is not None
+
+
+def test_a_folder_is_evaluated_like_its_tasks(backbone: Backbone, tmp_path: Path) -> None:
+    model = learned(backbone, 2)
+    train = [make_task(n, (f"a{n}", f"b{n}")) for n in range(2)]
+    for task in train:
+        for i, label in enumerate(task.labels):
+            file = tmp_path / task.name / str(label) / f"{i:02}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = task.images[torch.tensor([i])][0].permute(1, 2, 0)
+            Image.fromarray(pixels.numpy()).save(file)
+    wanted = model.evaluate(train, unknown=train[0].images, train=train)
+    folder = model.evaluate(tmp_path, unknown=tmp_path / "task 0", train=str(tmp_path))
+    for name in ("accuracy", "images", "confusion", "probe_accuracy", "auroc", "unknown_images"):
+        assert getattr(folder, name) == getattr(wanted, name), name

@@ -162,6 +162,18 @@ def test_the_variants_are_the_rows_of_tables_2_and_3(whose: str, name: str) -> N
             assert all(vars(e.learning.fusion) == FUSION[whose] for e in variants.values())
 
 
+@both
+def test_small_memories_are_shares_of_a_task(whose: str) -> None:
+    """All images of a task, 20, 10 and 5 % of them; 5 % where the capacity varies."""
+    for name, shares in (("replay", [1, 0.2, 0.1, 0.05]), ("capacity", [0.05] * 4)):
+        found = []
+        for experiment in find(f"{whose}/{name}").variants(small=True).values():
+            stream = experiment.stream
+            task = 10 // stream.tasks * (stream.per_class or 0)
+            found.append(experiment.learning.replay_images / task)
+        assert found == shares
+
+
 @pytest.mark.parametrize("small", [False, True])
 def test_the_ablations_of_fusion_differ_from_the_paper_in_one_setting(small: bool) -> None:
     base = find("paper/capacity").variants(small)["E=2"].learning

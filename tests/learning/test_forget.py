@@ -26,7 +26,7 @@ from remembering.routing.class_gaussians import subtract
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import Domain, task_moments
 from remembering.routing.gaussian import GaussianRouter
-from remembering.routing.symmetric import compress, restore
+from remembering.routing.symmetric import compress, kept_scatter, restore
 
 SHARED = {**TWO_LEVEL, "adapters": "first"}
 TOLERANCE = 5e-3
@@ -71,7 +71,7 @@ def fitted(order: list[int], empty: GaussianRouter) -> tuple[GaussianRouter, dic
     for task in order:
         expert = router.fit(*features(task), torch.Generator(), held_out=held_out)
         router = router.with_expert(task, expert)
-        shares[task] = compress(expert["scatter"])
+        shares[task] = kept_scatter(expert)
     return router, shares
 
 
@@ -117,7 +117,7 @@ def test_a_small_remainder_of_a_large_scatter_stays_usable() -> None:
     large = empty.fit(1e4 * torch.randn(500, 40), torch.arange(500) % 2, torch.Generator())
     small = empty.fit(torch.randn(12, 40), torch.arange(12) % 2, torch.Generator())
     router = empty.with_expert(0, large).with_expert(1, small)
-    router = router.without_expert(0, compress(large["scatter"]))
+    router = router.without_expert(0, kept_scatter(large))
     router.check_shared(40, 2)
     assert router.class_logits(torch.randn(5, 40)).isfinite().all()
 

@@ -78,7 +78,7 @@ def test_renders_silently_with_the_numbers_of_the_results(page: Path, tmp_path: 
     document = Document(dom)
     for number in ("60.0 ± 10.0", "87.0 ± 0.0", "95.0 ± 0.0", "97.0 ± 0.0", "19.8 ± 0.0"):
         assert number in document.text.replace("\u00a0", " ")
-    assert document.tags["svg"] == 4
+    assert document.tags["svg"] == document.tags["figure"] > 6
     assert document.tags["script"] == 0
 
 
@@ -108,16 +108,49 @@ def test_is_drawn_in_both_colour_schemes(page: Path, tmp_path: Path, scheme: str
         assert (corner > 200) == (scheme == "light")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_only_tables_and_plots_scroll_sideways(page: Path, tmp_path: Path, width: int) -> None:
+@pytest.mark.parametrize("width", [360, 390, 1280])
+def test_only_tables_scroll_sideways(page: Path, tmp_path: Path, width: int) -> None:
+    """Page and figures fit the screen, also where details are open."""
     frame = tmp_path / "frame.html"
+    opened = page.read_text("utf-8").replace("<details>", "<details open>")
+    measure = (
+        "const root = this.contentDocument.documentElement;"
+        "const figures = [...root.querySelectorAll('figure svg')]"
+        ".map(f => f.getBoundingClientRect());"
+        "document.title = ['width', root.scrollWidth, figures.length, "
+        "Math.min(...figures.map(f => f.left)), Math.max(...figures.map(f => f.right))].join(' ')"
+    )
     frame.write_text(
-        f'<iframe style="width:{width}px;height:4000px;border:0" '
-        f'srcdoc="{escape(page.read_text("utf-8"))}" onload="document.title = '
-        "'width ' + this.contentDocument.documentElement.scrollWidth\"></iframe>",
+        f'<iframe style="width:{width}px;height:4000px;border:0" srcdoc="{escape(opened)}" '
+        f'onload="{escape(measure)}"></iframe>',
         encoding="utf-8",
     )
     dom, _ = browse(frame, tmp_path / "profile", "--dump-dom", "--window-size=1400,4000")
-    found = re.search(r"<title>width (\d+)</title>", dom)
+    found = re.search(r"<title>width (\S+) (\S+) (\S+) (\S+)</title>", dom)
     assert found is not None
-    assert int(found[1]) <= width
+    whole, figures, left, right = map(float, found.groups())
+    assert whole <= width
+    assert figures > 6
+    assert left >= 0
+    assert right <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_figure_file_follows_the_colour_scheme(page: Path, tmp_path: Path, scheme: str) -> None:
+    """As an image of a Markdown page, background and text change together."""
+    (figure,) = page.parent.glob("*-accuracy.svg")
+    frame, shot = tmp_path / "frame.html", tmp_path / "shot.png"
+    frame.write_text(f'<body style="margin:0"><img src="{figure.as_uri()}">', encoding="utf-8")
+    browse(
+        frame,
+        tmp_path / "profile",
+        f"--screenshot={shot}",
+        "--window-size=453,300",
+        f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
+    )
+    with Image.open(shot) as image:
+        shades = image.convert("L").tobytes()
+    background = shades[0]
+    assert (background > 200) == (scheme == "light")
+    text = max(shades) if scheme == "dark" else min(shades)
+    assert abs(text - background) > 150

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.text import Text
 
@@ -15,13 +16,19 @@ from remembering.errors import RememberingError
 from remembering.experiments.result import MethodInfo, RunResult, UnitResult
 from remembering.learner import Footprint
 from remembering.report.collect import collect, group_comparisons
-from remembering.report.comparison import Comparison, comparison_table, methods_table
+from remembering.report.comparison import (
+    Comparison,
+    comparison_table,
+    cost_table,
+    methods_table,
+)
 from remembering.report.comparison_plots import cost_chart, method_curves
 from remembering.report.markdown import results_markdown
 from remembering.report.page import write_report
 
 from .example import make_baseline, make_result, unit_result, write_comparison, write_run
 from .test_page import HOSTILE, Document
+from .test_plots import texts
 
 INFO = MethodInfo("EWC", "Somebody (2020), A title", "next to nothing")
 SIZE = Footprint(parameters=2000, bytes=8000, trained=1000, replay_images=200)
@@ -60,20 +67,23 @@ def results() -> list[RunResult]:
 def test_table_is_sorted_and_averaged(results: list[RunResult]) -> None:
     table = comparison_table(compared(*results))
     assert [row[0] for row in table.rows] == ["Ours (task)", "Joint", "LwF", "Ours (sample)"]
+    assert table.headers[1:4] == ("Accuracy (%)", "Seeds", "Bytes")
     assert table.rows[2][1:] == (
         "50.0 ± 14.1",
+        "2",
         "8.0 kB",
         "70.0 ± 7.1",
         "10.0 ± 0.0",
-        "1,000",
-        "2,000",
-        "200",
-        "3.5",
-        "100",
         "54.7 ± 1.18",
     )
-    assert table.rows[1][1:5] == ("80.0 (1 of 2 seeds)", "8.0 kB", "–", "–")
+    assert table.rows[1][1:6] == ("80.0", "1", "8.0 kB", "–", "–")
     assert "seeds 0, 1" in table.caption
+
+
+def test_costs_have_a_row_per_method(results: list[RunResult]) -> None:
+    table = cost_table(compared(*results))
+    assert [row[0] for row in table.rows] == ["Ours", "Joint", "LwF"]
+    assert table.rows[2][1:] == ("8.0 kB", "2,000", "1,000", "200", "3.5", "100")
 
 
 def test_differences_to_ours_are_paired_by_seed() -> None:
@@ -81,7 +91,8 @@ def test_differences_to_ours_are_paired_by_seed() -> None:
     lwf = [result("lwf", [0.9, value], seed) for seed, value in enumerate((0.5, 0.7))]
     single = result("ewc", [0.9, 0.8], 1)
     unpaired = result("si", [0.9, 0.8], 1, data_sha256="another")
-    table = comparison_table(compared(*ours, *lwf, single, unpaired))
+    more = [result("der", [0.9, value], seed) for seed, value in ((2, 0.8), (3, 0.7))]
+    table = comparison_table(compared(*ours, *lwf, single, unpaired, *more))
     assert table.headers[2] == "Minus ours (points)"
     # LwF: -10 and 0 points, mean -5, deviation 7.1
     assert {row[0]: row[2] for row in table.rows} == {
@@ -89,7 +100,9 @@ def test_differences_to_ours_are_paired_by_seed() -> None:
         "LWF": "−5.0 ± 7.1",
         "EWC": "+10.0",
         "SI": "–",
+        "DER": "−10.0 (1 common seed)",
     }
+    assert {row[0]: row[3] for row in table.rows}["DER"] == "2"
 
 
 def test_the_papers_own_number_is_shown_only_beside_its_unit(results: list[RunResult]) -> None:
@@ -121,16 +134,26 @@ def test_command_contains_changed_options_and_the_table_all(tmp_path: Path) -> N
     assert options == {"DER": "memory = 1234567, alpha = 0.1", "EWC": "–"}
 
 
-def test_curves_have_bands_over_seeds_and_levels(results: list[RunResult]) -> None:
-    axes = method_curves(compared(*results)).axes[0]
+def test_curves_have_bands_over_seeds_and_points(results: list[RunResult]) -> None:
+    axes = method_curves(compared(*results)).figure.axes[0]
     drawn = {line.get_label(): line for line in axes.lines}
     assert list(drawn["LwF"].get_ydata()) == [90.0, 50.0]
-    assert list(drawn["Joint"].get_ydata()) == [80.0, 80.0]
+    first, last = np.asarray(drawn["Joint"].get_ydata(), dtype=float)
+    assert np.isnan(first)
+    assert last == 80.0
     assert len(axes.collections) == 1  # one method has more than one seed
 
 
+def test_of_many_methods_only_ours_has_a_band() -> None:
+    names = ["ours", *(f"m{i}" for i in range(8))]
+    results = [result(n, [0.9, 0.5 + 0.1 * seed], seed) for n in names for seed in (0, 1)]
+    axes = method_curves(compared(*results)).figure.axes[0]
+    assert len(axes.collections) == 1
+
+
 def test_cost_is_drawn_against_bytes(results: list[RunResult]) -> None:
-    axes = cost_chart(compared(*results)).axes[0]
+    plot = cost_chart(compared(*results))
+    axes = plot.figure.axes[0]
     assert axes.get_xscale() == "log"
     points = {
         container.get_label(): container.lines[0].get_xydata().tolist()[0]
@@ -138,6 +161,8 @@ def test_cost_is_drawn_against_bytes(results: list[RunResult]) -> None:
     }
     assert points["LwF"] == [8000.0, 50.0]
     assert len(points) == 4
+    assert "50.0 LwF" in texts(plot)
+    assert "LwF 50.0 % (8.0 kB)" in plot.numbers
 
 
 def test_page_of_runs_and_comparisons(results: list[RunResult], tmp_path: Path) -> None:
@@ -160,7 +185,7 @@ def test_page_of_runs_and_comparisons(results: list[RunResult], tmp_path: Path) 
 def test_page_of_a_comparison_alone(results: list[RunResult], tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "compare", results)
     document = Document(write_report([folder], tmp_path / "out").read_text())
-    assert "Memory footprint" not in document.text
+    assert "Memory footprint of the models" not in document.text
     for place in [value[1:] for value in document.values("href") if value.startswith("#")]:
         assert place in document.values("id")
 
@@ -168,7 +193,7 @@ def test_page_of_a_comparison_alone(results: list[RunResult], tmp_path: Path) ->
 def test_markdown(results: list[RunResult], tmp_path: Path) -> None:
     text = results_markdown([write_comparison(tmp_path / "compare", results)])
     assert "## Comparison of methods" in text
-    assert "| LwF | 50.0 ± 14.1 | 8.0 kB | 70.0 ± 7.1 |" in text
+    assert "| LwF | 50.0 ± 14.1 | 2 | 8.0 kB | 70.0 ± 7.1 |" in text
 
 
 def test_hostile_text_is_shown_not_run(tmp_path: Path) -> None:
@@ -223,19 +248,17 @@ def test_a_narrow_terminal_shows_whole_columns(
     assert max(map(len, text.splitlines())) <= width
     assert [row for row in table.rows if row[1] in text] == list(table.rows)
     missing = text.partition("The terminal is too narrow for: ")[2]
-    assert bool(missing) == (width < 160)
+    assert bool(missing) == (width < 80)
     assert all(header in text for header in ("Method", "Accuracy", "Forgetting"))
 
 
-def test_notes_explain_missing_seeds_and_missing_averages() -> None:
+def test_notes_explain_missing_averages() -> None:
     results = [
         result("ewc", [0.5, 0.5]),
         result("joint", [None, 0.5]),
         result("joint", [None, 0.5], 1),
     ]
     note = comparison_table(compared(*results)).note
-    assert "(n of 2 seeds): the other seeds are not run yet" in note
     assert "Methods without an average were evaluated after the last task only" in note
     note = comparison_table(compared(results[0])).note
-    assert "not run yet" not in note
     assert "without an average" not in note

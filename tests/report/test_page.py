@@ -108,11 +108,21 @@ def test_page_is_accessible(page: str) -> None:
     assert document.values("lang") == ["en"]
     assert document.tags["caption"] == document.tags["table"] > 0
     assert document.values("role").count("img") == document.tags["figure"] > 0
-    assert all(len(label) > 20 for label in document.values("aria-label") if label != "Contents")
+    assert document.tags["title"] == document.tags["desc"] + 1 == document.tags["figure"] + 1
+    for name in ("aria-labelledby", "aria-describedby"):
+        assert set(document.values(name)) <= set(document.values("id"))
     for place in [value[1:] for value in document.values("href") if value.startswith("#")]:
         assert place in document.values("id")
     twice = [name for name, n in Counter(document.values("id")).items() if n > 1]
     assert not twice
+
+
+def test_headings_and_titles_of_figures_are_distinct(page: str) -> None:
+    headings = re.findall(r"<h[123][^>]*>(.*?)</h[123]>", page)
+    titles = re.findall(r"<title[^>]*>(.*?)</title>", page)
+    for found in (headings, titles):
+        assert len(found) > 5
+        assert len(set(found)) == len(found)
 
 
 def test_plots_are_written_beside_the_page(written: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from remembering.experiments.result import NoveltyResult, RunResult
 from remembering.report.collect import group_runs
 from remembering.report.groups import Group
-from remembering.report.table import Table
+from remembering.report.table import BREAK, Table
 from remembering.report.tables import (
     novelty_table,
     published_table,
@@ -181,3 +181,12 @@ def test_terminal_shows_text_verbatim(hostile: Table) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(hostile.to_rich())
     assert "[red]x[/]" in console.export_text()
+
+
+def test_lines_of_a_cell() -> None:
+    table = Table("x", ("a", "b"), ((f"n{BREAK}m", f"1.0{BREAK}± 0.2{BREAK}3 MB"),))
+    assert "| n<br>m | 1.0<br>±&nbsp;0.2<br>3&nbsp;MB |" in table.to_markdown()
+    assert '<td class="number">1.0<br>± 0.2<br>3 MB</td>' in table.to_html()
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table.to_rich())
+    assert "± 0.2" in console.export_text()

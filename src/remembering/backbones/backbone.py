@@ -20,6 +20,7 @@ from remembering.backbones.loading import BUNDLED, Checkpoint, load_model
 from remembering.backbones.preprocessing import Preprocessing
 from remembering.data.images import Images
 from remembering.errors import InvalidInputError
+from remembering.runtime.device import usable_device
 from remembering.runtime.distributed import current
 
 __all__ = ["BUNDLED", "Backbone"]
@@ -102,9 +103,11 @@ class Backbone(nn.Module):
 
         Raises:
             InvalidFileError: If there is no such checkpoint, or it is damaged or not supported.
-            InvalidInputError: If the image size does not fit, or a local folder has a revision.
+            InvalidInputError: If the image size does not fit, a local folder has a revision, or the
+                device cannot be used.
             DownloadError: If the model hub cannot be reached.
         """
+        where = current().device if device is None else usable_device(device)
         checkpoint = Checkpoint.find(name, revision)
         model, family, classifier = load_model(checkpoint)
         config = model.config
@@ -122,7 +125,7 @@ class Backbone(nn.Module):
             )
         preprocessing = preprocessing.resized(size)
         backbone = cls(model, family, str(name), preprocessing, classifier, checkpoint.revision)
-        return backbone.to(device or current().device)
+        return backbone.to(where)
 
     @property
     def depth(self) -> int:

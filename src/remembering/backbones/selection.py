@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -54,19 +55,44 @@ def select_backbone(images: ImagesLike) -> Selection:
     return Selection(BUNDLED, f"the images are grey and at most {SMALL} px large")
 
 
-def load_selected(
-    images: ImagesLike, image_size: int | None = None, device: str | torch.device | None = None
+def load_backbone(
+    backbone: str | Path | Backbone,
+    images: ImagesLike | None = None,
+    image_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> Backbone:
-    """Load the backbone that `select_backbone` selects, and log which one it is and why.
+    """Load a backbone by name or folder; for "auto", log which one was selected and why.
 
     A backbone from the hub is downloaded once and then read from the hub's cache.
 
+    Args:
+        backbone: A folder in hub layout, a hub name, "bundled", "auto", or a loaded backbone.
+        images: Some images of the kind to learn; required for "auto", and only there.
+        image_size: Input size in pixels, if not the checkpoint's own.
+        device: Where to run; a GPU if there is one.
+
     Raises:
+        InvalidInputError: If the arguments contradict each other.
         DownloadError: If it is not in the cache and the hub cannot be reached.
     """
-    selected = select_backbone(images)
-    _logger.info("selected the backbone '%s': %s", selected.name, selected.reason)
-    return Backbone.load(selected.name, image_size, device)
+    if images is not None and backbone != AUTO:
+        raise InvalidInputError("images are given, but used only with the backbone 'auto'")
+    if isinstance(backbone, Backbone):
+        if image_size not in (None, backbone.image_size):
+            raise InvalidInputError(
+                f"the backbone was loaded for {backbone.image_size} px; load it again for "
+                f"{image_size} px"
+            )
+        return backbone
+    if backbone == AUTO:
+        if images is None:
+            raise InvalidInputError(
+                "the backbone 'auto' is selected by the images; pass images=..., or name a backbone"
+            )
+        selected = select_backbone(images)
+        _logger.info("selected the backbone '%s': %s", selected.name, selected.reason)
+        backbone = selected.name
+    return Backbone.load(backbone, image_size, device)
 
 
 def _is_grey(image: Tensor) -> bool:

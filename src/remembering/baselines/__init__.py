@@ -1,8 +1,9 @@
 """Baselines: other continual learners on the same frozen backbone, one file per method.
 
-All implement `remembering.learner.Learner` through the base class in `base`; `single_adapter` and
-`taskwise` hold what several of them share. The Remembering Transformer itself is not here, and
-neither is the choice of methods and options for an experiment (see `experiments.methods`).
+All implement `remembering.learner.Learner` through the base class in `base`; `single_adapter`,
+`first_session` and `taskwise` hold what several of them share. The Remembering Transformer itself
+is not here, and neither is the choice of methods and options for an experiment (see
+`experiments.methods`).
 """
 
 from remembering.baselines.base import Baseline
@@ -17,28 +18,33 @@ from remembering.baselines.gaussian import FrozenGaussians
 from remembering.baselines.hypernet import HyperNet
 from remembering.baselines.icarl import ICaRL
 from remembering.baselines.il2a import IL2A
-from remembering.baselines.joint import Joint
+from remembering.baselines.joint import GaussianJoint, Joint, TunedJoint
 from remembering.baselines.lwf import LwF
 from remembering.baselines.mnemonics import Mnemonics
 from remembering.baselines.muc import MUC
-from remembering.baselines.ncm import NearestClassMean
+from remembering.baselines.ncm import NearestClassMean, NearestClassMeanOurFeatures
 from remembering.baselines.online_ewc import OnlineEWC
 from remembering.baselines.owm import OWM
 from remembering.baselines.pass_ import PASS
-from remembering.baselines.ranpac import FrozenRanPAC, RanPAC
+from remembering.baselines.ranpac import FrozenRanPAC, RanPAC, RanPACOurFeatures
 from remembering.baselines.si import SI
-from remembering.baselines.slda import StreamingLDA
+from remembering.baselines.slda import StreamingLDA, StreamingLDAOurFeatures
 from remembering.baselines.ssre import SSRE
 from remembering.baselines.supsup import SupSup
 
 _ALL: tuple[type[Baseline], ...] = (
     FineTuning,
     Joint,
+    TunedJoint,
+    GaussianJoint,
     NearestClassMean,
+    NearestClassMeanOurFeatures,
     FrozenGaussians,
     StreamingLDA,
+    StreamingLDAOurFeatures,
     RanPAC,
     FrozenRanPAC,
+    RanPACOurFeatures,
     LwF,
     EWC,
     OnlineEWC,

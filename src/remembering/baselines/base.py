@@ -55,8 +55,8 @@ class BaselinePrediction:
 class Baseline(ABC):
     """A continual learner on the same frozen backbone, with the same settings.
 
-    To add a baseline, subclass `Baseline`, `FrozenFeatures`, `SingleAdapter` or `TunedOnce` in a
-    new file and add the class to `remembering.baselines.BASELINES`;
+    To add a baseline, subclass `Baseline`, `FrozenFeatures`, `SingleAdapter` or `FirstSession` in
+    a new file and add the class to `remembering.baselines.BASELINES`;
     `tests/baselines/test_contract.py` then covers it. Replace the tensors in `tensors`, never
     change them in place: this is how a task that failed is undone. Row i of everything that is kept
     per class belongs to `classes[i]`.
@@ -78,7 +78,8 @@ class Baseline(ABC):
     reference: ClassVar[str]
     """The publication."""
     published: ClassVar[str | None] = None
-    """Its row in the paper's Table 1, if it has one."""
+    """Its row in the paper's Table 1, if it has one and the adaptation is close enough to the
+    publication to be compared with it (docs/baselines.md)."""
     stores: ClassVar[str]
     """What the method keeps, in a sentence."""
     defaults: ClassVar[Mapping[str, float]] = {}
@@ -86,6 +87,9 @@ class Baseline(ABC):
     method keeps; an experiment sets it to the same number for all methods (see `exemplars`)."""
     every_task: ClassVar[bool] = True
     """Whether an experiment evaluates the method after each task, or only after the last."""
+    adapts_as_model: ClassVar[bool] = False
+    """Whether an experiment gives the method the settings of its model, because it trains one
+    adapter on the first task as that does, or those of the published configuration."""
 
     def __init__(
         self,
@@ -159,24 +163,22 @@ class Baseline(ABC):
 
     def made_once(
         self,
-        parts: Sequence[Sequence[Tensor]],
+        makers: Sequence[str],
         images: ImageSequence,
         make: Callable[[Sequence[int]], Sequence[Tensor]],
     ) -> Sequence[Tensor]:
-        """Return the outputs of frozen parts of the method, from the cache if there is one.
+        """Return what is computed from images, from the cache if there is one.
 
         A method predicts the same test images after each task, and parts that later tasks do not
-        change have the same output each time.
+        change have the same output each time. Methods with equal keys share outputs.
 
         Args:
-            parts: Tensors of each part, which identify it.
+            makers: A key for each output, which identifies what computes it.
             images: The input images.
-            make: Computes the outputs of the parts at the given positions.
+            make: Computes the outputs at the given positions.
         """
         if self.cache is None:
-            return make(range(len(parts)))
-        prefix = f"{self.name} {self.options} {self.settings.first_layer}"
-        makers = [f"{prefix} {digest(tensors)}" for tensors in parts]
+            return make(range(len(makers)))
         return self.cache.made(self.backbone, makers, images, make)
 
     def finalize(self) -> None:  # noqa: B027 (most methods defer nothing)
@@ -260,11 +262,12 @@ def footprint(tensors: Mapping[str, Tensor], trained: int) -> Footprint:
     )
 
 
-class FrozenFeatures(Baseline):
-    """Base class of methods that only read features of the frozen backbone.
+class FeatureLearner(Baseline):
+    """Base class of methods that learn from a feature vector per image."""
 
-    With a cache, each image is encoded once for all methods that share it.
-    """
+    @abstractmethod
+    def features(self, images: ImageSequence) -> Tensor:
+        """Return the features (n, dim) of images."""
 
     @abstractmethod
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
@@ -283,9 +286,15 @@ class FrozenFeatures(Baseline):
     def scores(self, images: ImageSequence) -> Tensor:
         return self.feature_scores(self.features(images))
 
-    def features(self, images: ImageSequence, depth: int | None = None) -> Tensor:
-        """Return the normalized CLS token (n, dim) after `depth` layers, by default all."""
-        depth = self.backbone.depth if depth is None else depth
+
+class FrozenFeatures(FeatureLearner):
+    """Base class of methods that read the normalized CLS token of the frozen backbone.
+
+    With a cache, each image is encoded once for all methods that share it.
+    """
+
+    def features(self, images: ImageSequence) -> Tensor:
+        depth = self.backbone.depth
         if self.cache is None:
             return frozen_features(self.backbone, images, depth)
         return self.cache.features(self.backbone, images, depth)

@@ -32,7 +32,6 @@ class BIRSI(BIR):
         "van de Ven et al. (2020), Brain-inspired replay for continual learning with artificial "
         "neural networks, Nature Communications 11:4069; with Zenke et al. (2017), arXiv:1703.04200"
     )
-    published = "BI-R+SI"
     stores = "the network and priors of BI-R, and one importance value per classifier parameter"
     defaults: ClassVar[Mapping[str, float]] = {**BIR.defaults, "strength": 1.0, "damping": 0.1}
 

@@ -16,6 +16,7 @@ from remembering.data.images import ImageSequence
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.inference.token_cache import TokenCache, batches
+from remembering.learning.checkpoint import digest
 from remembering.learning.training import Batch, TrainingSet, adapted
 from remembering.runtime.progress import Progress
 from remembering.runtime.seeding import generator
@@ -54,7 +55,6 @@ class CLOM(Taskwise):
         "Kim et al. (2022), Continual learning based on OOD detection and task masking, "
         "arXiv:2203.09450"
     )
-    published = "CLOM"
     stores = "per task one adapter, one head with four outputs per class, and one calibration shift"
     defaults: ClassVar[Mapping[str, float]] = {"contrast": 1.0, "temperature": 0.07, "turns": 4}
 
@@ -103,7 +103,8 @@ class CLOM(Taskwise):
         self.tensors[f"{self.learned}.shift"] = largest.mean()
 
     def scores(self, images: ImageSequence) -> Tensor:
-        models = [self._model(number) for number in range(self.learned)]
+        prefix = f"{self.name} {self.options} {self.settings.first_layer}"
+        models = [f"{prefix} {digest(self._model(number))}" for number in range(self.learned)]
         computed = self.made_once(models, images, lambda tasks: self._class_logits(images, tasks))
         result = torch.full((len(images), len(self.classes)), -torch.inf).to(self.backbone.device)
         for number, logits in enumerate(computed):

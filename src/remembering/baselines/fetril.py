@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.baselines.class_means import updated_class_means
-from remembering.baselines.single_adapter import TunedOnce
+from remembering.baselines.first_session import FirstSession
 
 
-class FeTrIL(TunedOnce):
+class FeTrIL(FirstSession):
     """Learn the representation with the first task only and refit a linear classifier per task.
 
     Pseudo-features of an old class c are made from the images of the new class n with the most
@@ -26,9 +26,9 @@ class FeTrIL(TunedOnce):
 
         min  Σ_c ½ ‖(w_c, b_c)‖² + C Σ_i max(0, 1 − y_ic (w_cᵀ f_i + b_c))²,   y_ic = ±1.
 
-    Adaptation: the representation is the frozen backbone with an adapter, trained by cross entropy
-    on the first task. A class that reappears is learned from its new images and from features
-    translated to its old mean.
+    Adaptation: the representation is the frozen backbone with an adapter, trained on the first task
+    as that of the default model. A class that reappears is learned from its new images and from
+    features translated to its old mean.
 
     Defaults: `c` (C) is the authors' for CIFAR-100; on held-out training images of scikit-learn's
     digits, C = 100 did as well.

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from remembering.baselines.base import FrozenFeatures
 from remembering.baselines.class_means import updated_class_means
+from remembering.baselines.first_session import ModelFeatures
 
 
 class NearestClassMean(FrozenFeatures):
@@ -27,7 +28,18 @@ class NearestClassMean(FrozenFeatures):
     stores = "the mean feature and the image count of each class"
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
-        self.tensors = updated_class_means(self.tensors, len(self.classes), features, targets)
+        self.tensors |= updated_class_means(self.tensors, len(self.classes), features, targets)
 
     def feature_scores(self, features: Tensor) -> Tensor:
         return F.normalize(features) @ F.normalize(self.tensors["means"]).mT
+
+
+class NearestClassMeanOurFeatures(ModelFeatures, NearestClassMean):
+    """Nearest class mean on the features of the default model.
+
+    For equations see `NearestClassMean`, for the features `ModelFeatures`.
+    """
+
+    name = "ncm-our-features"
+    title = "nearest class mean, our features"
+    stores = "one adapter, and the mean feature and the image count of each class"

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
+from remembering.data.augmentation import QUARTERS, rotated
 from remembering.data.images import ImageSequence, LazyImages
 
-ALL_QUARTERS = range(4)
+ALL_QUARTERS = range(QUARTERS)
 
 
 class RotatedImages(LazyImages):
@@ -35,9 +36,5 @@ class RotatedImages(LazyImages):
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
         count = len(self.images)
-        result = self.backbone.shrink(self.images[index % count]).clone()
-        which = (index // count).to(result.device)
-        for k, quarter in enumerate(self.quarters):
-            if quarter:
-                result[which == k] = torch.rot90(result[which == k], quarter, (2, 3))
-        return result
+        images = self.backbone.shrink(self.images[index % count])
+        return rotated(images, torch.tensor(self.quarters)[index // count])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 from torch import Tensor
 
@@ -134,44 +132,6 @@ class SingleAdapter(Baseline, Callback):
     @property
     def trained(self) -> int:
         return self.adapter.parameters + self.head.parameters
-
-
-class TunedOnce(SingleAdapter):
-    """Base class of methods that train their adapter on the first task only, by cross entropy.
-
-    Like those on frozen features, they learn later tasks from features.
-    """
-
-    @abstractmethod
-    def learn_features(self, features: Tensor, targets: Tensor) -> None:
-        """Learn a task from its features (n, dim) and the position in `classes` of each."""
-
-    @abstractmethod
-    def feature_scores(self, features: Tensor) -> Tensor:
-        """Return the scores (n, classes) of features (n, dim), each row on its own."""
-
-    def learn_task(self, task: Task, progress: Progress) -> None:
-        if not self.learned:
-            super().learn_task(task, progress)
-            del self.tensors["head.weight"], self.tensors["head.bias"]
-        with progress.track(f"reading {task.name} ({self.title})", len(task)) as step:
-            features = self.read(task.images)
-            step(len(task))
-        self.learn_features(features, self.targets(task.labels).to(features.device))
-
-    def read(self, images: ImageSequence) -> Tensor:
-        """Return the features (n, dim) of images under the adapter."""
-        token_cache = TokenCache(self.backbone, images, self.settings.first_layer)
-        return self.features(token_cache, len(images))
-
-    @torch.no_grad()
-    def scores(self, images: ImageSequence) -> Tensor:
-        tuned = [(self.adapter.a, self.adapter.b)]
-        return self.feature_scores(self.made_once(tuned, images, lambda _: [self.read(images)])[0])
-
-    @property
-    def trained(self) -> int:
-        return self.adapter.parameters
 
 
 def parameters(adapter: Adapter, head: Head) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from remembering.baselines.base import FrozenFeatures
 from remembering.baselines.class_means import class_means
+from remembering.baselines.first_session import ModelFeatures
 
 
 class StreamingLDA(FrozenFeatures):
@@ -24,7 +25,7 @@ class StreamingLDA(FrozenFeatures):
 
     Adaptation: the paper initializes Σ with a batch of base classes; here it starts from zero. The
     first image of a class only changes μ_y, because there is no mean yet to deviate from.
-    `shrinkage` is ε.
+    `shrinkage` is ε. The updates of a task are computed as one matrix product.
     """
 
     name = "slda"
@@ -38,20 +39,32 @@ class StreamingLDA(FrozenFeatures):
 
     def learn_features(self, features: Tensor, targets: Tensor) -> None:
         means, counts = class_means(self.tensors, len(self.classes), features)
-        means, dim = means.double(), features.shape[1]
-        covariance = (
-            self.tensors["covariance"].double() if self.tensors else means.new_zeros(dim, dim)
-        )
-        seen = int(counts.sum())
-        for z, y in zip(features.double(), targets.tolist(), strict=True):
-            difference = z - means[y]
-            if counts[y]:
-                update = difference.outer(difference) * (seen / (seen + 1))
-                covariance = (seen * covariance + update) / (seen + 1)
-            means[y] += difference / (counts[y] + 1)
-            counts[y] += 1
-            seen += 1
-        self.tensors = {"means": means.float(), "counts": counts, "covariance": covariance.float()}
+        means, z = means.double(), features.double()
+        deviations, first = torch.empty_like(z), torch.zeros(len(z), dtype=torch.bool).to(z.device)
+        for label in targets.unique():
+            own = (targets == label).nonzero().flatten()
+            before = counts[label] + torch.arange(len(own), device=z.device).double()
+            start = means[label] * counts[label]
+            sums = start + torch.cat([torch.zeros_like(z[:1]), z[own].cumsum(0)])
+            deviations[own] = z[own] - sums[:-1] / before.clamp_min(1)[:, None]
+            first[own] = before == 0
+            counts[label] += len(own)
+            means[label] = sums[-1] / counts[label]
+        # With S = t Σ, an image adds t / (t + 1) δ δᵀ to S. The first image of a class leaves Σ as
+        # it is, so S grows by (t + 1) / t: this multiplies what earlier images added.
+        seen = int(counts.sum()) - len(z) + torch.arange(len(z), device=z.device).double()
+        growth = torch.where(first & (seen > 0), (seen + 1) / seen.clamp_min(1), 1.0)
+        later = growth.flip(0).cumprod(0).flip(0) / growth
+        weight = torch.where(first, 0.0, seen / (seen + 1)) * later
+        scatter = (deviations * weight[:, None]).mT @ deviations
+        if "covariance" in self.tensors:
+            scatter += self.tensors["covariance"].double() * (seen[0] * growth.prod())
+        covariance = scatter / int(counts.sum())
+        self.tensors |= {
+            "means": means.float(),
+            "counts": counts,
+            "covariance": covariance.float(),
+        }
 
     def feature_scores(self, features: Tensor) -> Tensor:
         shrinkage = self.options["shrinkage"]
@@ -60,3 +73,14 @@ class StreamingLDA(FrozenFeatures):
         weight: Tensor = torch.linalg.solve(shrunk, means.mT).mT
         bias = -0.5 * (weight * means).sum(1)
         return features.double() @ weight.mT + bias
+
+
+class StreamingLDAOurFeatures(ModelFeatures, StreamingLDA):
+    """Streaming LDA on the features of the default model.
+
+    For equations see `StreamingLDA`, for the features `ModelFeatures`.
+    """
+
+    name = "slda-our-features"
+    title = "streaming LDA, our features"
+    stores = "one adapter, the mean feature and image count of each class, and one covariance"

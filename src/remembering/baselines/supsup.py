@@ -69,7 +69,6 @@ class SupSup(InferredTask):
     name = "supsup"
     title = "SupSup"
     reference = "Wortsman et al. (2020), Supermasks in superposition, arXiv:2006.14769"
-    published = "SupSup"
     stores = "one mask and one head per task; the random adapter is regenerated from the seed"
     defaults: ClassVar[Mapping[str, float]] = {"scale": 1.0, "spread": 4.0, "outputs": 500, "g": 0}
 

@@ -1,8 +1,8 @@
 """The command `remember`: one module per subcommand, with its options and its `main` function.
 
-`parsing` turns arguments into options, `text` escapes what is printed, and `terminal` draws tables
-and progress bars. Nothing here computes results: commands call the library and show what it
-returns. They import torch, and modules that need it, inside functions, so that `--help` stays fast.
+`parsing` turns arguments into options, `text` escapes what is printed, and `terminal` draws tables.
+Nothing here computes results: commands call the library and show what it returns. They import
+torch, and modules that need it, inside functions, so that `--help` stays fast.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from remembering.cli.parsing import parse, parse_label
+from remembering.cli.parsing import Flag, parse, parse_label
 from remembering.cli.text import counted
 from remembering.runtime.text import printable
 
@@ -22,12 +22,14 @@ class Add:
         model: Folder of the model.
         task: Name of the task.
         folder: Folder with one folder of images per class.
+        strict: Stop at an image that cannot be read, instead of leaving it out.
         backbone: Where the backbone of the model is now, if it was moved.
     """
 
     model: tyro.conf.Positional[Path]
     task: tyro.conf.Positional[str]
     folder: tyro.conf.Positional[Path]
+    strict: Flag = False
     backbone: str | None = None
 
 
@@ -40,7 +42,7 @@ def main(arguments: list[str]) -> int:
     from remembering.model import RememberingTransformer
     from remembering.runtime.lock import only_writer
 
-    images = Task.from_folder(options.folder)
+    images = Task.from_folder(options.folder).only_readable(strict=options.strict)
     with only_writer(options.model):
         model = RememberingTransformer.load(options.model, backbone=options.backbone)
         known = {str(label) for label in model.state.task(options.task).classes}

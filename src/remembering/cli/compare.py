@@ -75,12 +75,13 @@ def main(arguments: list[str]) -> int:
     title = find(options.name).name
     out = options.out or Path("runs/compare") / (f"{title}-small" if options.small else title)
 
-    from remembering.cli.terminal import TerminalProgress, show
+    from remembering.cli.terminal import show
     from remembering.experiments.compare import compare
     from remembering.experiments.methods import parse_methods, parse_options
     from remembering.experiments.provenance import command_words
     from remembering.report.collect import collect
     from remembering.report.comparison import comparison_table
+    from remembering.runtime.bars import ProgressBars
 
     chosen = parse_methods(options.methods)
     overrides = parse_options(options.options, chosen)
@@ -94,7 +95,7 @@ def main(arguments: list[str]) -> int:
             small=options.small,
             options=overrides,
             command=command_words("compare", arguments),
-            progress=TerminalProgress(),
+            progress=ProgressBars(),
         )
     except KeyboardInterrupt:
         line = command_line("compare", arguments)

@@ -34,15 +34,15 @@ def main(arguments: list[str]) -> int:
     """Run `remember consolidate` and return its exit code."""
     options = parse(Consolidate, arguments, "consolidate")
 
-    from remembering.cli.terminal import TerminalProgress
     from remembering.learning.checkpoint import NAME, Checkpoint
     from remembering.model import RememberingTransformer
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.lock import only_writer
 
     with only_writer(options.model):
         checkpoint = Checkpoint(options.model / NAME, resume=options.resume)
         model = RememberingTransformer.load(options.model, backbone=options.backbone)
-        reports = model.consolidate(progress=TerminalProgress(), checkpoint=checkpoint)
+        reports = model.consolidate(progress=ProgressBars(), checkpoint=checkpoint)
         model.save(options.model)
         checkpoint.remove()
     for report in reports:

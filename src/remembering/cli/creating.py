@@ -19,6 +19,7 @@ def create(
     image_size: int | None,
     images: ImageSequence,
     settings: Settings | None = None,
+    device: str | None = None,
 ) -> RememberingTransformer:
     """Create a model; without a backbone, one is selected by the images.
 
@@ -35,5 +36,9 @@ def create(
         )
     name = backbone or AUTO
     return RememberingTransformer.from_backbone(
-        name, settings, images=images if name == AUTO else None, image_size=image_size
+        name,
+        settings,
+        images=images if name == AUTO else None,
+        image_size=image_size,
+        device=device,
     )

@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
     if options.out and options.out.exists() and any(options.out.iterdir()):
         raise RememberingError(f"{options.out} is not empty; choose another --out")
 
-    from remembering.cli.terminal import TerminalProgress
+    from remembering.runtime.bars import ProgressBars
 
-    demo(options.out or unused_folder(Path("runs/demo")), TerminalProgress())
+    demo(options.out or unused_folder(Path("runs/demo")), ProgressBars())
     return 0
 
 
@@ -49,9 +49,7 @@ def demo(out: Path, progress: Progress) -> list[RunResult]:
     from remembering.experiments.stream import make_stream
     from remembering.model import RememberingTransformer
     from remembering.report.collect import group_runs
-    from remembering.report.figure import save
     from remembering.report.page import write_report
-    from remembering.report.plots import accuracy_curves, score_heatmap
     from remembering.report.tables import units_table
 
     experiment = find(EXPERIMENT).variants()[None]
@@ -63,8 +61,6 @@ def demo(out: Path, progress: Progress) -> list[RunResult]:
     (group,) = group_runs(results)
     show(units_table(group))
     _show_predictions(RememberingTransformer.load(out / MODEL), make_stream(experiment))
-    save(accuracy_curves(group), out, "accuracy")
-    save(score_heatmap(group), out, "router-scores")
     page = write_report([out], out / "report")
     accuracy = {unit: result.accuracy for unit, result in results[0].units.items()}
     others = {result.config.method: result.units for result in results[1:]}

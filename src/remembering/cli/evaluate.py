@@ -35,6 +35,7 @@ class Evaluate:
         json: Print JSON.
         html: Write a page with plots and the worst mistakes to this file.
         strict: Stop at an image that cannot be read, instead of leaving it out.
+        device: Where to run, such as cpu or cuda:1. If None, a GPU if there is one.
         backbone: Where the backbone of the model is now, if it was moved.
     """
 
@@ -46,6 +47,7 @@ class Evaluate:
     json: Flag = False
     html: Path | None = None
     strict: Flag = False
+    device: str | None = None
     backbone: str | None = None
 
 
@@ -53,17 +55,19 @@ def main(arguments: list[str]) -> int:
     """Run `remember evaluate` and return its exit code."""
     options = parse(Evaluate, arguments, "evaluate")
 
-    from remembering.cli.terminal import TerminalProgress
     from remembering.data.images import joined
     from remembering.data.paths import load_images, load_tasks
     from remembering.model import RememberingTransformer
+    from remembering.runtime.bars import ProgressBars
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     strict = options.strict
     tasks = load_tasks(options.data, strict=strict, progress=progress)
     train = options.train and load_tasks(options.train, strict=strict, progress=progress)
     unknown = options.unknown and load_images([options.unknown], strict=strict, progress=progress)
-    model = RememberingTransformer.load(options.model, backbone=options.backbone)
+    model = RememberingTransformer.load(
+        options.model, backbone=options.backbone, device=options.device
+    )
     evaluation = model.evaluate(
         tasks,
         unknown=unknown.images if unknown else None,

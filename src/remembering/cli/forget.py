@@ -58,9 +58,10 @@ def main(arguments: list[str]) -> int:
 def _text(forgotten: Forgotten) -> str:
     adapter = f"adapter {forgotten.task.adapter}"
     removed = [
-        f"its generative model{'' if forgotten.exact else ' (shared statistics were scaled down)'}",
-        counted(forgotten.replay_images, "replay image"),
+        f"its generative model{'' if forgotten.exact else ' (shared statistics were scaled down)'}"
     ]
+    if forgotten.replay_images:
+        removed.append(counted(forgotten.replay_images, "replay image"))
     if not forgotten.shared_with:
         return f"forgot '{forgotten.task.name}': removed {', '.join(removed)} and {adapter}"
     others = ", ".join(f"'{name}'" for name in forgotten.shared_with)

@@ -64,25 +64,30 @@ def _verify(folder: Path) -> int:
 
 
 def _description(model: RememberingTransformer) -> dict[str, Any]:
+    from remembering.learning.held_out import held_out
+
+    found = held_out(model.state)
     return {
         "backbone": model.backbone.name,
         "image_size": model.backbone.image_size,
         "tasks": [vars(task) for task in model.tasks],
         "adapters": list(model.state.adapters),
+        "held_out": found and {name: vars(count) for name, count in found.tasks.items()},
         "settings": schema.write(model.settings),
         "footprint": schema.write(model.footprint()),
     }
 
 
 def _show(model: RememberingTransformer) -> None:
-    from rich.table import Table
+    from remembering.cli.terminal import cell, listing, stdout_console
+    from remembering.learning.held_out import held_out
 
-    from remembering.cli.terminal import cell, stdout_console
-
-    table = Table("task", "classes", "images", "adapter")
+    found = held_out(model.state)
+    numbers = ["images", "adapter", *(["held out, correct"] if found else [])]
+    table = listing(["task", "classes", *numbers], numeric=numbers)
     for task in model.tasks:
-        classes = ", ".join(map(str, task.classes))
-        table.add_row(cell(task.name), cell(classes), str(task.images), str(task.adapter))
+        row = [task.name, ", ".join(map(str, task.classes)), f"{task.images:,}", task.adapter]
+        table.add_row(*map(cell, [*row, found.tasks[task.name]] if found else row))
     console = stdout_console()
     console.print(table)
     for name, text in _facts(model):
@@ -94,6 +99,7 @@ _ADAPTER_FOR = {"novelty": "novel domain", "task": "task", "first": "model"}
 
 def _facts(model: RememberingTransformer) -> Iterator[tuple[str, str]]:
     from remembering.inference.predict import layers_run
+    from remembering.report.table import bytes_text, size
 
     settings, router, depth = model.settings, model.settings.router, model.backbone.depth
     limit = f" (capacity {settings.capacity})" if settings.capacity else ""
@@ -113,9 +119,14 @@ def _facts(model: RememberingTransformer) -> Iterator[tuple[str, str]]:
         f"{layers_run(model.state, depth):.3g} layers per image on average; the backbone has "
         f"{depth}",
     )
+    parameters = {"adapter": footprint.adapters, "head": footprint.heads}
+    parameters["router and class statistics"] = footprint.routers
+    parts = [f"{size(count)} {name}" for name, count in parameters.items() if count]
+    replay = f", {bytes_text(footprint.replay_bytes)} of it replay images" * bool(
+        footprint.replay_images
+    )
     yield (
         "footprint",
-        f"{footprint.adapters:,} adapter, {footprint.heads:,} head and {footprint.routers:,} "
-        f"router parameters; {footprint.bytes:,} bytes, of which {footprint.replay_bytes:,} are "
-        f"replay images; {footprint.forget_bytes:,} more for exact forgetting",
+        f"{bytes_text(footprint.bytes)}{replay}; {bytes_text(footprint.forget_bytes)} more for "
+        f"exact forgetting; parameters: {', '.join(parts) or 'none'}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,16 +15,17 @@ from remembering.cli.parsing import Flag, parse
 from remembering.cli.text import command_line, counted
 from remembering.config import Settings
 from remembering.errors import RememberingError
-from remembering.runtime.text import printable
+from remembering.runtime.text import duration, printable
 from remembering.storage.manifest import Manifest, is_model, read_manifest
 
 if TYPE_CHECKING:
     from remembering.data.images import ImageSequence
     from remembering.data.task import Task
+    from remembering.learning.learned import Learned
     from remembering.model import RememberingTransformer
     from remembering.runtime.progress import Progress
 
-_BASIC = ("name", "backbone", "image_size", "resume", "epochs", "capacity")
+_BASIC = ("name", "fast", "backbone", "image_size", "resume", "epochs", "capacity")
 # A model keeps its settings, except for those that only concern how further tasks are learned.
 _PER_TASK = {
     *("epochs", "batch_size", "lr", "schedule", "weight_decay", "augment"),
@@ -42,6 +44,8 @@ class Learn:
             learned one after another; or a CSV or Parquet file with the columns path, label and
             perhaps task.
         name: Name of the task. If None, the name of the folder or table.
+        fast: Do not train an adapter: tell classes apart by the features of the frozen backbone.
+            Takes seconds, and for photos like those of the backbone's training loses little.
         backbone: For a new model: a folder in hub layout, a hub name, or bundled (for small grey
             images). If None, it is selected by the images. For an existing model: where its
             backbone is now, if it was moved.
@@ -49,55 +53,90 @@ class Learn:
         image_size: For a new model: input size in pixels. If None, that of the checkpoint.
         resume: Resume this task where an interrupted process stopped.
         save_steps: Save progress every so many training steps. It is always saved after each epoch.
+        device: Where to run, such as cpu or cuda:1. If None, a GPU if there is one.
     """
 
     model: tyro.conf.Positional[Path]
     data: tyro.conf.Positional[Path]
     name: str | None = None
+    fast: Flag = False
     backbone: str | None = None
     image_size: int | None = None
     strict: Flag = False
     resume: Flag = False
     save_steps: int = 0
+    device: str | None = None
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
 
 
 def main(arguments: list[str]) -> int:
     """Run `remember learn` and return its exit code."""
     options = parse(Learn, arguments, "learn", basic=_BASIC)
+    if options.fast and options.settings.epochs is not None:
+        raise RememberingError("--fast does not train; omit --epochs")
 
-    from remembering.cli.terminal import TerminalProgress
+    from remembering.learning.algorithm import check_new
     from remembering.learning.checkpoint import NAME, Checkpoint
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.lock import only_writer
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     tasks = _load(options, progress)
     with only_writer(options.model):
         checkpoint = Checkpoint(options.model / NAME, options.save_steps, options.resume)
-        if options.resume:
+        if options.resume or len(tasks) > 1:
             for task in (task for task in tasks if _is_saved(options.model, task)):
-                print(f"'{printable(task.name)}' is already learned; there is nothing to resume")
+                print(f"'{printable(task.name)}' is already learned")
             tasks = [task for task in tasks if not _is_saved(options.model, task)]
         if not tasks:
             checkpoint.remove()
             return 0
         model = _open(options, arguments, tasks[0].images)
+        if options.fast and model.settings.classifier.kind == "head":
+            raise RememberingError("--fast does not train, but the heads of this model must be")
         for task in tasks:
+            check_new(model.state, task)  # before the first one is learned
+        for task in tasks:
+            kept = model.settings
             try:
-                record = model.learn(task, progress=progress, checkpoint=checkpoint)
+                if options.fast:
+                    model = model.with_settings(epochs=0)
+                learned = model.learn(task, progress=progress, checkpoint=checkpoint)
+                model = model.with_settings(kept)
                 model.save(options.model)
             except KeyboardInterrupt:
                 done = [task.name for task in tasks if _is_saved(options.model, task)]
                 _explain_interruption(done, len(done) == len(tasks), arguments)
                 return 130
             checkpoint.remove()
-            print(
-                f"learned '{printable(record.name)}': {len(record.classes)} classes, "
-                f"{record.images} images, adapter {record.adapter}; {printable(options.model)} now "
-                f"has {counted(len(model.tasks), 'task')} and "
-                f"{counted(len(model.state.adapters), 'adapter')}"
-            )
+            _report(learned)
+        print(
+            f"{printable(options.model)} now has {counted(len(model.tasks), 'task')}, "
+            f"{counted(len(model.classes), 'class')} and "
+            f"{counted(len(model.state.adapters), 'adapter')}"
+        )
     return 0
+
+
+def _report(learned: Learned) -> None:
+    """Print what was learned and how good it is; warn about what is doubtful."""
+    from rich.text import Text
+
+    from remembering.cli.terminal import stdout_console
+
+    task, state = learned.task, learned.state
+    others = len(state.served_by(task.adapter)) - 1
+    shared = f", shared with {counted(others, 'other task')}" if others else ""
+    lines = [
+        f"{counted(len(task.classes), 'class')}, {counted(task.images, 'image')}, "
+        f"{duration(learned.seconds)}, adapter {task.adapter}{shared}",
+        learned.accuracy_text,
+    ]
+    head = Text(f"learned '{printable(task.name)}'", style="bold")
+    body = Text(": " + "\n  ".join(map(printable, filter(None, lines))))
+    stdout_console().print(head + body, soft_wrap=True)
+    for warning in learned.warnings:
+        logging.getLogger("remembering").warning("%s", warning)
 
 
 def _load(options: Learn, progress: Progress) -> list[Task]:
@@ -106,7 +145,7 @@ def _load(options: Learn, progress: Progress) -> list[Task]:
 
     tasks = load_tasks(options.data, strict=options.strict, progress=progress)
     for task in tasks:
-        task.check_learnable()  # before the first one is learned
+        task.check_learnable()  # before the backbone is loaded
     if options.name is None:
         return tasks
     if len(tasks) > 1:
@@ -134,9 +173,18 @@ def _open(
         )
         options = parse(Learn, arguments, "learn", default=default)
         _check_unchanged(options, manifest)
-        model = RememberingTransformer.load(options.model, backbone=options.backbone)
+        model = RememberingTransformer.load(
+            options.model, backbone=options.backbone, device=options.device
+        )
         return model.with_settings(options.settings)
-    return create(options.model, options.backbone, options.image_size, images, options.settings)
+    return create(
+        options.model,
+        options.backbone,
+        options.image_size,
+        images,
+        options.settings,
+        options.device,
+    )
 
 
 def _check_unchanged(options: Learn, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,12 +59,12 @@ def main(arguments: list[str]) -> int:
         raise RememberingError(f"--batch-size {options.batch_size} must be at least 1")
 
     from remembering.cli.creating import create
-    from remembering.cli.terminal import TerminalProgress
     from remembering.data.paths import load_stream
     from remembering.model import RememberingTransformer
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.lock import only_writer
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     stream = load_stream(options.data, strict=options.strict, progress=progress)
     with only_writer(options.model):
         if not is_model(options.model):
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
             model = RememberingTransformer.load(options.model, backbone=options.backbone)
         else:
             raise RememberingError(f"{options.model} exists and keeps its size; omit --image-size")
-        recognised = _observe(model, stream, options, progress)
+        model, recognised = _observe(model, stream, options, progress)
     for name, count in recognised.items():
         print(f"recognised {counted(count, 'image')} of '{printable(name)}'")
     print(f"{printable(options.model)} now has {counted(len(model.tasks), 'task')}")
@@ -82,11 +82,11 @@ def main(arguments: list[str]) -> int:
 
 def _observe(
     model: RememberingTransformer, stream: Task, options: Observe, progress: Progress
-) -> Counter[str]:
+) -> tuple[RememberingTransformer, Counter[str]]:
     """Observe all batches and learn what is pending at the end; save whenever a task is learned.
 
     Returns:
-        Number of recognised images by task.
+        The model, and the number of recognised images by task.
     """
     import torch
 
@@ -99,24 +99,31 @@ def _observe(
             batch = subset(stream.images, index)
             observed = model.observe(batch, labels, refine=options.refine, progress=progress)
             recognised.update(observed.recognised)
-            _save(model, options.model, observed.learned)
+            model = _save(model, options.model, observed.learned)
             step(len(index))
     try:
         pending = model.flush(progress=progress)
     except RememberingError as error:  # for example a label with a single image
         logging.getLogger("remembering").warning("left out: %s", error)
         pending = model.flush(discard=True, progress=progress)
-    _save(model, options.model, pending)
+    model = _save(model, options.model, pending)
     if options.refine:
         model.save(options.model)
-    return recognised
+    return model, recognised
 
 
-def _save(model: RememberingTransformer, folder: Path, learned: Sequence[TaskRecord]) -> None:
+def _save(
+    model: RememberingTransformer, folder: Path, learned: Sequence[TaskRecord]
+) -> RememberingTransformer:
+    """Save what was learned, without the images that are still pending; return the model."""
     if learned:
+        pending = model.state.pending
+        model = model.with_state(replace(model.state, pending=()))
         model.save(folder)
+        model = model.with_state(replace(model.state, pending=pending))
     for record in learned:
         print(
             f"learned '{printable(record.name)}': {counted(record.images, 'image')} of "
             f"{printable(', '.join(map(str, record.classes)))}"
         )
+    return model

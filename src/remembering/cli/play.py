@@ -26,7 +26,7 @@ class Play:
         backbone: For a new model: bundled (the default, for drawings and small grey images), a
             folder in hub layout, or a hub name such as facebook/dinov2-small for photos. For an
             existing model: where its backbone is now, if it was moved.
-        capacity: For a new model: largest number of adapters. If None, one per task.
+        capacity: For a new model: largest number of adapters. If None, there is no limit.
     """
 
     model: tyro.conf.Positional[Path] = Path("my-model")

@@ -46,6 +46,8 @@ class Predict:
             Folders are answered one after the other.
         explain: Explain each answer in words: candidate classes and tasks, and the p-value.
         strict: Stop at an image that cannot be read, instead of leaving it out.
+        batch_size: Images that are answered at a time; affects speed and memory only.
+        device: Where to run, such as cpu or cuda:1. If None, a GPU if there is one.
         json: Print JSON. File names and labels are exact; tables and CSV escape control characters.
         csv: Print CSV.
         backbone: Where the backbone of the model is now, if it was moved.
@@ -58,6 +60,8 @@ class Predict:
     together: Flag = False
     explain: Flag = False
     strict: Flag = False
+    batch_size: int = 64
+    device: str | None = None
     json: Flag = False
     csv: Flag = False
     backbone: str | None = None
@@ -70,12 +74,16 @@ def main(arguments: list[str]) -> int:
         raise RememberingError("--json and --csv exclude each other; choose one")
     if options.top_k < 1:
         raise RememberingError(f"--top-k {options.top_k} must be at least 1")
+    if options.batch_size < 1:
+        raise RememberingError(f"--batch-size {options.batch_size} must be at least 1")
 
     from remembering.data.paths import find_images
     from remembering.model import RememberingTransformer
 
     found = find_images(options.images)
-    model = RememberingTransformer.load(options.model, backbone=options.backbone)
+    model = RememberingTransformer.load(
+        options.model, backbone=options.backbone, device=options.device
+    )
     unreadable: list[str] = []
     show = (
         _print_json
@@ -95,10 +103,10 @@ def _answers(
     model: RememberingTransformer, found: FoundImages, options: Predict, unreadable: list[str]
 ) -> Iterator[_Row]:
     """Answer images chunk by chunk; those that cannot be read are reported and collected."""
-    from remembering.cli.terminal import TerminalProgress
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.progress import SILENT
 
-    progress = TerminalProgress()
+    progress = ProgressBars()
     # No bar may be on the terminal while answers are printed there.
     overall = SILENT if sys.stdout.isatty() else progress
     with overall.track("all images", len(found.names)) as step:
@@ -137,6 +145,7 @@ def _rows(
         found.images,
         groups=found.groups if options.together else None,
         false_alarm_rate=DEFAULT_RATE if rate is None and options.explain else rate,
+        batch_size=options.batch_size,
         progress=progress,
     )
     column = {task.name: i for i, task in enumerate(model.tasks)}
@@ -206,9 +215,7 @@ def _print_tables(rows: Iterable[_Row]) -> int:
 
 
 def _print_table(rows: Sequence[_Row]) -> None:
-    from rich.table import Table
-
-    from remembering.cli.terminal import cell, stdout_console
+    from remembering.cli.terminal import cell, listing, stdout_console
 
     def show_others(row: Mapping[str, Any]) -> str:
         return ", ".join(f"{e['label']} {e['probability']:.3f}" for e in row["top"][1:])
@@ -227,7 +234,7 @@ def _print_table(rows: Sequence[_Row]) -> None:
         del columns["next labels"]
     if "p_value" not in rows[0]:
         del columns["p-value"], columns["unknown"]
-    table = Table(*columns)
+    table = listing([*columns], numeric=("probability", "adapter", "p-value"))
     for row in rows:
         table.add_row(*(cell(text(row)) for text in columns.values()))
     stdout_console().print(table)

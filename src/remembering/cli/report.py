@@ -24,6 +24,7 @@ class Report:
         intro: With --markdown: a Markdown file to begin with.
         readme: Replace the tables in this Markdown file instead. They stand between the comments
             <!-- results:NAME --> and <!-- end -->.
+        figures: With --markdown and --readme: folder of the figures that they show.
         record: Copy the results to this folder of records instead, compressed.
     """
 
@@ -32,6 +33,7 @@ class Report:
     markdown: Path | None = None
     intro: Path | None = None
     readme: Path | None = None
+    figures: Path | None = None
     record: Path | None = None
 
 
@@ -42,6 +44,8 @@ def main(arguments: list[str]) -> int:
         raise RememberingError("name folders of runs or comparisons, such as remember report runs")
     if options.intro and not options.markdown:
         raise RememberingError("--intro begins a Markdown file; name it with --markdown")
+    if options.figures and not (options.markdown or options.readme):
+        raise RememberingError("--figures belong to a Markdown file; name it with --markdown")
     if options.record:
         from remembering.report.records import record
 
@@ -49,27 +53,37 @@ def main(arguments: list[str]) -> int:
         for path in changed:
             print(f"recorded {path}")
         print(f"{len(changed)} new or changed records in {options.record}")
-    texts = _texts(options, arguments)
-    for path, text in texts.items():
-        write_atomic(path, text.encode())
+    files = _files(options, arguments)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
         print(f"written to {path}")
-    if not options.record and not texts:
+    if not options.record and not files:
         from remembering.report.page import write_report
 
         print(f"written to {write_report(options.runs, options.out)}")
     return 0
 
 
-def _texts(options: Report, arguments: list[str]) -> dict[Path, str]:
-    """Return the Markdown files to write."""
+def _files(options: Report, arguments: list[str]) -> dict[Path, bytes]:
+    """Return the Markdown files to write, and their figures."""
+    from remembering.report.figure_files import Figures
     from remembering.report.markdown import results_markdown
     from remembering.report.readme import fill_readme
 
-    texts = {}
+    files: dict[Path, bytes] = {}
+
+    def figures(document: Path) -> Figures | None:
+        return Figures(options.figures, document, files) if options.figures else None
+
     if options.markdown:
         intro = options.intro.read_text() if options.intro else ""
         command = shlex.join(["remember", "report", *arguments])
-        texts[options.markdown] = results_markdown(options.runs, intro=intro, command=command)
+        text = results_markdown(
+            options.runs, intro=intro, command=command, figures=figures(options.markdown)
+        )
+        files[options.markdown] = text.encode()
     if options.readme:
-        texts[options.readme] = fill_readme(options.readme.read_text(), options.runs)
-    return texts
+        text = fill_readme(options.readme.read_text(), options.runs, figures(options.readme))
+        files[options.readme] = text.encode()
+    return files

@@ -84,11 +84,12 @@ def main(arguments: list[str]) -> int:
 def _run_variants(
     runs: dict[str | None, Run], arguments: list[str], distributed: Distributed
 ) -> int:
-    from remembering.cli.terminal import TerminalProgress, show
+    from remembering.cli.terminal import show
     from remembering.experiments.compare import run_experiment
     from remembering.experiments.provenance import command_words
     from remembering.report.collect import group_runs
     from remembering.report.tables import units_table
+    from remembering.runtime.bars import ProgressBars
     from remembering.runtime.progress import SILENT
 
     options = next(iter(runs.values()))
@@ -112,7 +113,7 @@ def _run_variants(
                     command=command_words("run", arguments),
                     resume=options.resume or not single,
                     save_steps=options.save_steps,
-                    progress=TerminalProgress() if distributed.main else SILENT,
+                    progress=ProgressBars() if distributed.main else SILENT,
                     tracker=options.tracker,
                 )
             except KeyboardInterrupt:

@@ -44,7 +44,7 @@ class Serve:
             folder in hub layout, or a hub name such as facebook/dinov2-small for photos. For an
             existing model: where its backbone is now, if it was moved.
         epochs: For a new model: passes over the images of a task.
-        capacity: For a new model: largest number of adapters. If None, one per task.
+        capacity: For a new model: largest number of adapters. If None, there is no limit.
     """
 
     model: tyro.conf.Positional[Path]

@@ -30,10 +30,10 @@ def csv_cell(value: object) -> object:
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun.
 
-    >>> counted(1, "task"), counted(1200, "task")
-    ('1 task', '1,200 tasks')
+    >>> counted(1, "task"), counted(1200, "task"), counted(2, "class")
+    ('1 task', '1,200 tasks', '2 classes')
     """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def command_line(command: str, arguments: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ from remembering.runtime.seeding import uniform
 
 SHIFT = 8
 """A crop shifts an image by up to 1 / SHIFT of each side: 4 of 32 pixels, 28 of 224."""
+QUARTERS = 4
+"""Orientations of an image that is rotated by multiples of 90 degrees."""
 _NUMBERS: dict[Augment, int] = {"none": 3, "shift": 3, "flip": 3, "crop": 3, "resized_crop": 5}
 """Random numbers per image."""
 
@@ -48,6 +50,20 @@ def augmented(
     if isinstance(images, Tensor):
         return torch.stack([change(i) for i in range(len(positions))])
     return ImageBatch([partial(change, i) for i in range(len(positions))], cache_bytes=0)
+
+
+def rotated(images: Tensor, quarters: Tensor) -> Tensor:
+    """Rotate square images (n, channels, side, side), each by a number of quarter turns.
+
+    >>> image = torch.tensor([[[[1, 2], [3, 4]]]])
+    >>> rotated(image.repeat(2, 1, 1, 1), torch.tensor([0, 1])).tolist()
+    [[[[1, 2], [3, 4]]], [[[2, 4], [1, 3]]]]
+    """
+    result = images.clone()
+    for quarter in range(1, QUARTERS):
+        rows = (quarters == quarter).to(images.device)
+        result[rows] = torch.rot90(images[rows], quarter, (2, 3))
+    return result
 
 
 def _augment(image: Tensor, augment: Augment, chance: list[float]) -> Tensor:

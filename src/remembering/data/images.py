@@ -213,10 +213,17 @@ class Joined(LazyImages):
 
 def joined(parts: Sequence[ImageSequence]) -> ImageSequence:
     """Concatenate sequences: tensors of one image size become a tensor, others stay lazy."""
+    if all(isinstance(part, ImageFiles) for part in parts):
+        return ImageFiles([path for part in parts for path in image_paths(part) or ()])
     tensors = [part for part in parts if isinstance(part, Tensor)]
     if len(tensors) == len(parts) and len({tensor.shape[1:] for tensor in tensors}) == 1:
         return torch.cat(tensors)
     return Joined(parts)
+
+
+def image_paths(images: ImageSequence) -> list[Path] | None:
+    """Return the path of each image, if they are files."""
+    return images.paths if isinstance(images, ImageFiles) else None
 
 
 def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
@@ -240,6 +247,8 @@ def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
               they may also be one colour image;
             - a list or another iterable of tensors, arrays, Pillow images or paths;
             - a single image: (height, width), (height, width, channels), a Pillow image or a path;
+            - the path of a folder with images at any depth, or of a table (CSV, Parquet). Images
+              that cannot be decoded are left out, and a warning is logged;
             - a `datasets.Dataset`, a data frame with a column of images or paths, a torch dataset
               or data loader. What is iterated (generators, data loaders) is kept in memory.
         count: Number of images, if it is known.
@@ -254,7 +263,11 @@ def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
         return images
     if isinstance(images, np.ndarray | Tensor):
         return stack_to_uint8(array_to_tensor(images, "images"), "images", count)
-    if isinstance(images, str | Path | Image.Image):
+    if isinstance(images, str | Path):
+        from remembering.data.paths import images_at  # which needs this module
+
+        return images_at(Path(images))
+    if isinstance(images, Image.Image):
         return as_images([images])
     if not isinstance(images, Sequence):
         from remembering.data.interop import foreign_images  # which needs this module

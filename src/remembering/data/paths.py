@@ -158,6 +158,13 @@ def load_images(
     return found
 
 
+def images_at(path: Path) -> ImageSequence:
+    """Return the image of a file, or the images of a folder or table that can be decoded."""
+    if path.is_dir() or is_table(path):
+        return load_images([path]).images
+    return ImageFiles([path])
+
+
 def _folder_tasks(folder: Path) -> list[Task]:
     found = task_folders(folder)
     if found == [folder]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageFiles, ImagesLike, as_images, joined, subset
+from remembering.data.images import ImagesLike, as_images, image_paths, joined, subset
+from remembering.data.paths import load_tasks
 from remembering.data.task import Label, Task
 from remembering.errors import InvalidInputError
 from remembering.evaluation.metrics import accuracy
@@ -55,15 +57,15 @@ class Answering(Protocol):
 
 def evaluate(
     model: Answering,
-    tasks: Task | Sequence[Task],
+    tasks: Task | Sequence[Task] | str | Path,
     unknown: ImagesLike | None = None,
-    train: Task | Sequence[Task] | None = None,
+    train: Task | Sequence[Task] | str | Path | None = None,
     false_alarm_rate: float = FALSE_ALARM_RATE,
     progress: Progress = SILENT,
     mistakes: int = MISTAKES,
 ) -> Evaluation:
     """Evaluate a model on labelled images; see `RememberingTransformer.evaluate`."""
-    tasks = _as_tasks(tasks)
+    tasks = _as_tasks(tasks, progress)
     labelled = _Labelled(model.tasks, tasks)
     if not len(labelled):
         raise InvalidInputError("no image belongs to a learned class; pass images of these classes")
@@ -86,7 +88,7 @@ def evaluate(
         assert foreign.novelty is not None
         count, detected = len(others), _mean(foreign.unknown.tolist())
         auroc = _auroc(prediction.novelty, foreign.novelty)
-    training = None if train is None else _Labelled(model.tasks, _as_tasks(train))
+    training = None if train is None else _Labelled(model.tasks, _as_tasks(train, progress))
     return Evaluation(
         unit="sample",
         images=len(labelled),
@@ -229,15 +231,20 @@ def _auroc(known: Tensor, unknown: Tensor) -> float:
 
 
 def _image_names(task: Task) -> list[str]:
-    if isinstance(task.images, ImageFiles):
-        return [str(path) for path in task.images.paths]
+    if (paths := image_paths(task.images)) is not None:
+        return [str(path) for path in paths]
     return [f"image {i} of {task.name}" for i in range(len(task))]
 
 
-def _as_tasks(tasks: Task | Sequence[Task]) -> Sequence[Task]:
+def _as_tasks(tasks: Task | Sequence[Task] | str | Path, progress: Progress) -> Sequence[Task]:
+    if isinstance(tasks, str | Path):
+        return load_tasks(tasks, progress=progress)
     listed = [tasks] if isinstance(tasks, Task) else list(tasks)
     if not listed or not all(isinstance(task, Task) for task in listed):
-        raise InvalidInputError("evaluate takes a Task or a list; pass Task.from_folder(...)")
+        raise InvalidInputError(
+            "evaluate takes a Task, a list of tasks, or the path of a folder or table; pass "
+            "Task(name, images, labels)"
+        )
     return listed
 
 

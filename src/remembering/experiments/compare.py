@@ -27,6 +27,7 @@ from remembering.learner import Learner
 from remembering.runtime.distributed import current
 from remembering.runtime.lock import only_writer
 from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.text import duration
 from remembering.runtime.tracking import check_tracker, tracked
 from remembering.storage.layout import in_use
 
@@ -306,7 +307,7 @@ def _time_left(plans: Sequence[_Plan], results: Sequence[RunResult | None]) -> s
         return ""
     average = mean(list(known.values()))
     seconds = sum(known.get(method, average) for method in left)
-    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+    return f"about {duration(seconds)} left"
 
 
 def _line(result: RunResult, plans: Sequence[_Plan], results: Sequence[RunResult | None]) -> str:

@@ -39,7 +39,7 @@ class Context:
 
     @property
     def published_settings(self) -> Settings:
-        """The paper's configuration, whose budget baselines share."""
+        """The paper's configuration, whose budget baselines share that train on every task."""
         return self.experiment.published_settings(len(self.stream.tasks))
 
     @property
@@ -125,7 +125,9 @@ class BaselineMethod(Method):
         return cls(*facts, kind.defaults, kind.every_task, kind)
 
     def new(self, context: Context, options: Options) -> Learner:
-        return self.kind(context.backbone, context.published_settings, context.cache, **options)
+        as_model = self.kind.adapts_as_model
+        settings = context.model_settings if as_model else context.published_settings
+        return self.kind(context.backbone, settings, context.cache, **options)
 
     def load(self, path: Path, context: Context) -> Learner:
         return self.kind.load(path, backbone=context.backbone, cache=context.cache)

@@ -101,6 +101,11 @@ def published_method(experiment: str, method: str | None) -> Published | None:
     return TABLE_1.get(method, {}).get(split) if method and split else None
 
 
+def is_cifar10_5(experiment: str) -> bool:
+    """Return whether an experiment is on the stream of Tables 2 and 3 and the footprint chart."""
+    return experiment.rpartition("/")[2] in ("cifar10-5", "capacity", "replay")
+
+
 def published_for(experiment: str, variant: str | None = None) -> Published | None:
     """Return what the paper prints for this experiment and variant.
 
@@ -117,8 +122,7 @@ def published_for(experiment: str, variant: str | None = None) -> Published | No
         split = SPLIT_TASKS.get(experiment)
         return TABLE_1["Ours"][split] if split else None
     settings = {key: int(value) for key, value in re.findall(r"([A-Za-z]\w*)\s*=\s*(\d+)", variant)}
-    on_cifar10 = experiment in ("cifar10-5", "capacity", "replay")
-    if not on_cifar10 or not settings or not settings.keys() <= {"E", "M"}:
+    if not is_cifar10_5(experiment) or not settings or not settings.keys() <= {"E", "M"}:
         return None
     if "M" in settings:
         return TABLE_3.get(settings["M"]) if settings.get("E", 3) == 3 else None

@@ -263,6 +263,11 @@ def write_result(path: Path, result: RunResult) -> None:
 
     Equal results are equal files.
     """
-    text = json.dumps(schema.write(result), indent=1, allow_nan=False)
+    write_json(path, result)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a dataclass as JSON, atomically; compressed if the name ends in ".gz"."""
+    text = json.dumps(schema.write(value), indent=1, allow_nan=False)
     content = f"{text}\n".encode()
     write_atomic(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

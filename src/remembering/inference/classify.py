@@ -104,12 +104,12 @@ def classify_features(
     for number in adapters.unique().tolist():
         rows = (adapters == number).nonzero().flatten()
         classifier = state.classifiers[number]
-        own = classifier.class_logits(features[rows]).cpu()
+        own = classifier.logits_with_flips(
+            features[rows],
+            lambda some: flipped(rows[some]),  # noqa: B023 (called at once)
+        )
         if needs_novelty:
             p_values[rows] = classifier.novelty(features[rows]).cpu()
-        small = (_margins(own) < classifier.margin_threshold).nonzero().flatten()
-        if classifier.uses_flip and len(small):
-            own[small] = (own[small] + classifier.class_logits(flipped(rows[small])).cpu()) / 2
         columns = (state.columns.adapter == number).nonzero().flatten()
         logits[rows[:, None], columns] = own
     return Classified(logits, torch.zeros_like(adapters), p_values if needs_novelty else None)
@@ -243,14 +243,6 @@ def _features(state: ModelState, backbone: Backbone, tokens: Tensor, adapters: T
     settings = state.settings
     active = state.adapters.mixed(adapters)
     return deep_features(backbone, tokens, settings.classifier.layers, settings.first_layer, active)
-
-
-def _margins(logits: Tensor) -> Tensor:
-    """Return the difference between the two largest logits, (n,)."""
-    if logits.shape[1] < 2:
-        return logits.new_full((len(logits),), torch.inf)
-    top = logits.topk(2, dim=1).values
-    return top[:, 0] - top[:, 1]
 
 
 def task_scores(state: ModelState, classified: Classified, router_scores: Tensor) -> Tensor:

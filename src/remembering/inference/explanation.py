@@ -20,7 +20,7 @@ def explain(
 
     Args:
         label: The answer.
-        task: The task that the image was routed to.
+        task: The task of the answer.
         probabilities: Probability of each label.
         task_classes: Labels of each learned task.
         p_value: p-value of the hypothesis that the image belongs to a learned task.
@@ -32,7 +32,7 @@ def explain(
     >>> print(text)  # doctest: +NORMALIZE_WHITESPACE
     The most probable class is 'cat' (70.0 %).
     The next candidates are 'bus' (20.0 %), 'dog' (10.0 %).
-    The router chose the task 'pets'; by task, probabilities sum to 'pets' 80.0 %, 'cars' 20.0 %.
+    'cat' belongs to the task 'pets'; by task, probabilities sum to 'pets' 80.0 %, 'cars' 20.0 %.
     About 2.0 % of images of learned tasks are at least this unusual (p-value 0.02): flagged as
     unknown.
     """
@@ -41,7 +41,7 @@ def explain(
     lines = [f"The most probable class is '{label}' ({_percent(probabilities[label])})."]
     if others[: k - 1]:
         lines.append(f"The next candidates are {', '.join(others[: k - 1])}.")
-    chosen = f"The router chose the task '{task}'"
+    chosen = f"'{label}' belongs to the task '{task}'"
     shares = _task_shares(probabilities, task, task_classes)
     if len(shares) > 1:
         largest = sorted(shares.items(), key=lambda share: -share[1])[:k]

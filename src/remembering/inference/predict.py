@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import Images, ImageSequence, ImagesLike, as_images
+from remembering.data.images import Images, ImageSequence, ImagesLike, as_images, image_paths
 from remembering.errors import RememberingError
 from remembering.inference.classify import (
     Classified,
@@ -21,7 +21,7 @@ from remembering.inference.classify import (
 )
 from remembering.inference.encoding import encode
 from remembering.inference.prediction import Prediction, choose_tasks
-from remembering.inference.token_cache import batches
+from remembering.inference.token_cache import BATCH_SIZE, batches
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
 from remembering.runtime.mmap_buffer import MmapBuffer
 from remembering.runtime.progress import SILENT, Progress
@@ -55,6 +55,7 @@ def predict(
     false_alarm_rate: float | None = None,
     top_k: int | None = None,
     progress: Progress = SILENT,
+    batch_size: int = BATCH_SIZE,
 ) -> Prediction:
     """Answer images without knowing their task.
 
@@ -67,6 +68,7 @@ def predict(
         false_alarm_rate: Target false-alarm rate in (0, 1). If None, nothing is flagged.
         top_k: Number of most probable labels to list for each image.
         progress: Reports the number of images done.
+        batch_size: Images that are answered at a time.
     """
     _require_tasks(state)
     rate = false_alarm_rate
@@ -74,10 +76,12 @@ def predict(
         raise RememberingError(f"false_alarm_rate = {rate} must lie between 0 and 1, such as 0.05")
     if top_k is not None and top_k < 1:
         raise RememberingError(f"top_k = {top_k} must be at least 1")
+    if batch_size < 1:
+        raise RememberingError(f"batch_size = {batch_size} must be at least 1")
     sequence = _require_images(images)
     keys = None if groups is None else _group_numbers(groups, len(sequence))
     with progress.track("predicting", len(sequence)) as step:
-        routed = _route(state, backbone, sequence)
+        routed = _route(state, backbone, sequence, batch_size)
         if keys is not None:
             routed = _regroup(routed, keys, len(sequence))
         parts = []
@@ -90,7 +94,7 @@ def predict(
     scores = torch.cat([scores for _, scores in parts])
     if state.heads:
         tasks = tasks_of_labels(state, probabilities, tasks, scores)
-    novelty = classified.novelty
+    novelty, paths = classified.novelty, image_paths(sequence)
     prediction = Prediction(
         labels=[state.classes[i] for i in probabilities.argmax(1).tolist()],
         probabilities=probabilities,
@@ -100,6 +104,7 @@ def predict(
         scores=task_scores(state, classified, scores),
         novelty=novelty,
         unknown=None if novelty is None or rate is None else novelty <= rate,
+        files=None if paths is None else [str(path) for path in paths],
     )
     return prediction if top_k is None else replace(prediction, top_k=prediction.top(top_k))
 
@@ -148,8 +153,10 @@ def layers_run(state: ModelState, depth: int) -> float:
     return depth * views + extra
 
 
-def _route(state: ModelState, backbone: Backbone, images: ImageSequence) -> Iterator[_Routed]:
-    for index in batches(len(images)):
+def _route(
+    state: ModelState, backbone: Backbone, images: ImageSequence, batch_size: int
+) -> Iterator[_Routed]:
+    for index in batches(len(images), batch_size):
         batch = images[index]
         if len(state.adapters) == 1 and state.settings.classifier.kind == "gaussian":
             tokens = backbone.run(backbone.embed(batch), stop=state.settings.first_layer)

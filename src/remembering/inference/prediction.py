@@ -23,11 +23,12 @@ class Answer:
     Attributes:
         label: The most probable label.
         probability: Its probability.
-        task: Name of the task that the image was routed to.
+        task: Name of the task of the label.
         adapter: Number of the adapter that answered.
         p_value: p-value of the hypothesis that the image belongs to a learned task, if a
             false-alarm rate was given.
         unknown: Whether the p-value is at most the false-alarm rate.
+        file: Path of the image, if it was read from a file.
     """
 
     label: Label
@@ -36,6 +37,7 @@ class Answer:
     adapter: int
     p_value: float | None = None
     unknown: bool | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ class Prediction:
         unknown: Whether the p-value is at most the false-alarm rate, (n,).
         top_k: The k most probable labels of each image with their probabilities, if requested.
         task_classes: Labels of each learned task, for explanations.
+        files: Path of each image, if they were read from files.
     """
 
     labels: list[Label]
@@ -70,6 +73,7 @@ class Prediction:
     unknown: Tensor | None = None
     top_k: list[list[tuple[Label, float]]] | None = None
     task_classes: Mapping[str, tuple[Label, ...]] | None = None
+    files: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,6 +93,8 @@ class Prediction:
             values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in shared}
             chosen = list(range(len(self)))[index]  # tensors do not take negative steps
             return replace(self, **{name: _take(value, chosen) for name, value in values.items()})
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no answer {index}; the prediction has {len(self)}")
         i = range(len(self))[index]
         return Answer(
             self.labels[i],
@@ -97,11 +103,12 @@ class Prediction:
             int(self.adapters[i]),
             None if self.novelty is None else float(self.novelty[i]),
             None if self.unknown is None else bool(self.unknown[i]),
+            None if self.files is None else self.files[i],
         )
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self) > 5 else "")
-        return f"Prediction({len(self)} images: {shown})"
+        return f"Prediction({len(self)} image{'s' * (len(self) != 1)}: {shown})"
 
     @property
     def confidence(self) -> Tensor:
@@ -110,6 +117,8 @@ class Prediction:
 
     def top(self, k: int) -> list[list[tuple[Label, float]]]:
         """Return the k most probable labels of each image with their probabilities."""
+        if k < 1:
+            raise RememberingError(f"k = {k} must be at least 1")
         values, indices = self.probabilities.topk(min(k, len(self.classes)), dim=1)
         return [
             [(self.classes[i], value) for i, value in zip(row, probabilities, strict=True)]
@@ -144,7 +153,8 @@ class Prediction:
             import pandas as pd
         except ImportError as error:
             raise RememberingError("to_pandas requires pandas: pip install pandas") from error
-        frame = pd.DataFrame(map(vars, self), columns=[field.name for field in fields(Answer)])
+        names = [field.name for field in fields(Answer) if field.name != "file"]
+        frame = pd.DataFrame(map(vars, self), columns=["file", *names])
         return frame.dropna(axis="columns", how="all") if len(frame) else frame
 
 

@@ -20,6 +20,7 @@ from remembering.learning.fusion import fuse
 from remembering.learning.replay import herd, kept_images
 from remembering.learning.training import TrainingSet, train
 from remembering.routing import Expert
+from remembering.routing.gaussian import GaussianRouter
 from remembering.routing.share import Share
 from remembering.runtime.distributed import current
 from remembering.runtime.progress import SILENT, Progress
@@ -49,7 +50,7 @@ def learn(
     Raises:
         RememberingError: If the task cannot be learned.
     """
-    _check(state, task)
+    check_new(state, task)
     settings, distributed, number = state.settings, current(), state.next_number
     with progress.track(f"encoding {task.name}", len(task)) as step:
         encoded = encode_task(
@@ -73,13 +74,14 @@ def learn(
         )
 
     if settings.classifier.kind == "gaussian":
-        parts, scatter = learn_classes(state, backbone, task, encoded, progress, checkpoint)
+        parts, classes = learn_classes(state, backbone, task, encoded, progress, checkpoint)
     else:
         parts = _learn_adapter(state, backbone, task, encoded, expert, progress, checkpoint)
-        scatter = None
+        classes = None
     shares = dict(state.shares)
-    if settings.exact_forgetting and (scatter is not None or "scatter" in expert):
-        shares[number] = Share.of(router=expert.get("scatter"), classifier=scatter)
+    routed = expert if isinstance(state.router, GaussianRouter) else None
+    if settings.exact_forgetting and (routed or classes):
+        shares[number] = Share.of(router=routed, classifier=classes)
     expert = {key: value.to(backbone.device) for key, value in expert.items()}
     learned = replace(
         state,
@@ -137,11 +139,17 @@ def _learn_adapter(
     }
 
 
-def _check(state: ModelState, task: Task) -> None:
+def check_new(state: ModelState, task: Task) -> None:
+    """Check that a task can be learned next: its classes, its name, and the type of its labels.
+
+    Raises:
+        RememberingError: If not.
+    """
     task.check_learnable()
     if any(record.name == task.name for record in state.tasks):
         raise RememberingError(
-            f"a task named '{task.name}' is already learned; choose another name"
+            f"a task named '{task.name}' is already learned; choose another name, add the images "
+            "to it (add_images, remember add), or forget it first"
         )
     known = [label for record in state.tasks for label in record.classes]
     if known and type(known[0]) is not type(task.classes[0]):

@@ -17,13 +17,15 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
-from remembering.data.images import subset
+from remembering.data.augmentation import QUARTERS
+from remembering.data.images import Subset
 from remembering.data.task import Task
 from remembering.inference.encoding import EncodedTask, FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
 from remembering.learning.replay import draw, kept_images
-from remembering.learning.training import TrainingSet, train
+from remembering.learning.training import RotatedTrainingSet, TrainingSet, train
+from remembering.routing import Expert
 from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import Domain
 from remembering.runtime.distributed import current
@@ -46,7 +48,7 @@ def learn_classes(
     encoded: EncodedTask,
     progress: Progress,
     checkpoint: Checkpoint | None,
-) -> tuple[dict[str, Any], Tensor]:
+) -> tuple[dict[str, Any], Expert]:
     """Assign a task to an adapter, and fit its classes on the features of that adapter.
 
     Args:
@@ -58,8 +60,8 @@ def learn_classes(
         checkpoint: Where to keep the progress of the training.
 
     Returns:
-        The fields of the state that change, and what the task adds to the scatter of its adapter's
-        exact class statistics.
+        The fields of the state that change, and the expert of the task in its adapter's exact class
+        statistics.
     """
     settings, distributed, number = state.settings, current(), state.next_number
     features = distributed.all_gather(encoded.features)
@@ -74,24 +76,20 @@ def learn_classes(
     calibration = classifier.choose_calibration(task.targets, rng)
     if joined is None:
         adapter_number = number
-        flipped = _flipped(tokens)
-        uses_flip = flips_preserve_labels(settings, tokens, flipped, task.targets)
-        kept = torch.ones(len(task), dtype=torch.bool)
-        kept[calibration] = False
-        adapter = _train(
-            state, backbone, task, kept.nonzero().flatten(), uses_flip, progress, checkpoint
+        adapter, uses_flip = new_adapter(
+            settings, task, tokens, calibration, number, progress, checkpoint
         )
         adapters = state.adapters.with_adapter(number, adapter)
     else:
         adapter_number = joined
         uses_flip, adapters = classifier.uses_flip, state.adapters
-        adapter, flipped = adapters[joined], _flipped(tokens)
+        adapter = adapters[joined]
     layers = settings.classifier.layers
-    views = [tokens, flipped] if uses_flip else [tokens]
+    views = [tokens, _flipped(tokens)] if uses_flip else [tokens]
     with progress.track(f"fitting {task.name}", len(views) * len(task)) as step:
         samples = [deep_task_features(view, layers, adapter, step, distributed) for view in views]
 
-    def fitted(old: GaussianClassifier, samples: list[Tensor]) -> tuple[GaussianClassifier, Tensor]:
+    def fitted(old: GaussianClassifier, samples: list[Tensor]) -> tuple[GaussianClassifier, Expert]:
         expert = old.fit(
             samples[0],
             task.targets,
@@ -101,15 +99,15 @@ def learn_classes(
             held_out=calibration,
         )
         on_device = {key: value.to(backbone.device) for key, value in expert.items()}
-        return old.with_expert(number, on_device), expert["scatter"]
+        return old.with_expert(number, on_device), expert
 
-    classes, scatter = fitted(classifier, samples)
+    classes, expert = fitted(classifier, samples)
     references = dict(state.references)
     if reference := references.get(adapter_number):
         exact = [
             deep_task_features(view, layers, reference.adapter, None, distributed) for view in views
         ]
-        exact_classes, scatter = fitted(reference.classifier, exact)
+        exact_classes, expert = fitted(reference.classifier, exact)
         references[adapter_number] = replace(reference, classifier=exact_classes)
     memories = dict(state.memories)
     if size := settings.replay_images:
@@ -131,7 +129,7 @@ def learn_classes(
         "references": references,
         "memories": memories,
     }
-    return parts, scatter
+    return parts, expert
 
 
 def place(state: ModelState, features: Tensor, targets: Tensor) -> tuple[int | None, Domain]:
@@ -153,6 +151,63 @@ def place(state: ModelState, features: Tensor, targets: Tensor) -> tuple[int | N
     return nearest, domains[nearest].joined(features, targets, novelties[nearest])
 
 
+def new_adapter(
+    settings: Settings,
+    task: Task,
+    tokens: TokenCache,
+    calibration: Tensor,
+    number: int,
+    progress: Progress,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[Adapter, bool]:
+    """Train an adapter on a task, without its calibration images; its head is discarded.
+
+    Args:
+        settings: How to train, with everything explicit.
+        task: Images and labels.
+        tokens: The task after the frozen layers.
+        calibration: Positions of the calibration images.
+        number: Number of the task.
+        progress: Reports progress.
+        checkpoint: Where to keep the progress of the training.
+
+    Returns:
+        The adapter, and whether flips preserve labels.
+    """
+    backbone, distributed = tokens.backbone, current()
+    uses_flip = flips_preserve_labels(settings, tokens, _flipped(tokens), task.targets)
+    kept = torch.ones(len(task), dtype=torch.bool)
+    kept[calibration] = False
+    rows = kept.nonzero().flatten()
+    rotates = uses_flip and settings.augment is None
+    augment = settings.augment or ("crop" if uses_flip else "shift")
+    epochs = settings.epochs_for(len(rows), rotates)
+    settings = replace(settings, augment=augment, epochs=epochs)
+    rng = generator(settings.seed, "task", number)
+    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
+    outputs = len(task.classes) * (QUARTERS if rotates else 1)
+    head = Head.linear(tuple(range(outputs)), backbone)
+    token_cache = TokenCache(backbone, Subset(task.images, rows), settings.first_layer)
+    if augment == "none":
+        token_cache = token_cache.filled(distributed)
+    targets = task.targets[rows]
+    some = torch.arange(0, len(rows), max(1, len(rows) // 64))
+    key = distributed.on_main(lambda: training_key(settings, number, [token_cache[some], targets]))
+    kind = RotatedTrainingSet if rotates else TrainingSet
+    training_set = kind(token_cache, targets, task.name, number, key)
+    adapter, _ = train(
+        backbone,
+        adapter,
+        head,
+        training_set,
+        settings,
+        progress=progress,
+        checkpoint=checkpoint,
+        distributed=distributed,
+    )
+    return adapter, uses_flip
+
+
 def flips_preserve_labels(
     settings: Settings, tokens: TokenCache, flipped: TokenCache, targets: Tensor
 ) -> bool:
@@ -165,7 +220,7 @@ def flips_preserve_labels(
     if len(targets) > FLIP_IMAGES:
         rows = permutation(len(targets), settings.seed, "flips")[:FLIP_IMAGES].sort().values
         tokens, flipped = (
-            TokenCache(view.backbone, subset(view.images, rows), view.first_layer)
+            TokenCache(view.backbone, Subset(view.images, rows), view.first_layer)
             for view in (tokens, flipped)
         )
         targets = targets[rows]
@@ -192,39 +247,3 @@ def flips_preserve_labels(
 
 def _flipped(tokens: TokenCache) -> TokenCache:
     return TokenCache(tokens.backbone, FlippedImages(tokens.images), tokens.first_layer)
-
-
-def _train(
-    state: ModelState,
-    backbone: Backbone,
-    task: Task,
-    rows: Tensor,
-    uses_flip: bool,
-    progress: Progress,
-    checkpoint: Checkpoint | None,
-) -> Adapter:
-    """Train an adapter on some images of a task; its head is discarded."""
-    settings, distributed, number = state.settings, current(), state.next_number
-    augment = settings.augment or ("crop" if uses_flip else "shift")
-    settings = replace(settings, augment=augment, epochs=settings.epochs_for(len(rows)))
-    rng = generator(settings.seed, "task", number)
-    adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
-    head = Head.linear(task.classes, backbone)
-    token_cache = TokenCache(backbone, subset(task.images, rows), settings.first_layer)
-    if augment == "none":
-        token_cache = token_cache.filled(distributed)
-    targets = task.targets[rows]
-    some = torch.arange(0, len(rows), max(1, len(rows) // 64))
-    key = distributed.on_main(lambda: training_key(settings, number, [token_cache[some], targets]))
-    training_set = TrainingSet(token_cache, targets, task.name, number, key)
-    adapter, _ = train(
-        backbone,
-        adapter,
-        head,
-        training_set,
-        settings,
-        progress=progress,
-        checkpoint=checkpoint,
-        distributed=distributed,
-    )
-    return adapter

@@ -177,7 +177,7 @@ class _KeptImages:
         if missing:
             raise RememberingError(
                 f"adapter {adapter} cannot be consolidated: task '{missing[0]}' has no replay "
-                "images; set memory before learning"
+                "images; forget it and learn it again with memory (remember learn --memory 100)"
             )
         images, columns, tasks, targets, held_out = [], [], [], [], []
         start = 0

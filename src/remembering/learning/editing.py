@@ -21,6 +21,7 @@ from remembering.routing.classifier import GaussianClassifier
 from remembering.routing.domain import Domain, task_moments
 from remembering.routing.editing import class_expert, with_class, without_class
 from remembering.routing.gaussian import GaussianRouter
+from remembering.routing.symmetric import restore
 from remembering.runtime.seeding import generator
 from remembering.state import ModelState, ReplayMemory, TaskRecord
 
@@ -88,7 +89,7 @@ def add_class(
         expert = old.fit(
             plain, targets, rng, flipped=flipped[0] if flipped else None, held_out=held_out
         )
-        return with_class(old, number, expert), expert["scatter"]
+        return with_class(old, number, expert), restore(expert)
 
     classes, scatter = extended(classifier, state.adapters[adapter])
     references = dict(state.references)
@@ -98,7 +99,7 @@ def add_class(
     routed = router.fit(encoded.features, targets, generator(settings.seed, "router"))
     shares = dict(state.shares)
     if share := shares.get(number):
-        shares[number] = share.plus(router=routed["scatter"], classifier=scatter)
+        shares[number] = share.plus(router=restore(routed), classifier=scatter)
     memories = dict(state.memories)
     if memory := memories.get(number):
         size = max(2, len(memory.labels) // len(record.classes))

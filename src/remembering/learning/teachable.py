@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from remembering.backbones.backbone import Backbone
+from remembering.data.folders import task_folders
 from remembering.data.images import ImagesLike
+from remembering.data.tables import is_table
 from remembering.data.task import Label, LabelsLike, Task
 from remembering.errors import InvalidInputError, RememberingError
 from remembering.learning.algorithm import learn
@@ -14,11 +17,12 @@ from remembering.learning.checkpoint import Checkpoint
 from remembering.learning.consolidate import Consolidated, consolidate_shared
 from remembering.learning.editing import add_class, add_images, remove_class
 from remembering.learning.forget import Forgotten, forget
+from remembering.learning.learned import Learned, doubts
 from remembering.learning.merge import merge
 from remembering.learning.observe import Observed, flush, observe
 from remembering.learning.rename import rename_class, rename_task
 from remembering.runtime.malloc import trim_malloc
-from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.progress import SILENT, Progress, as_progress
 from remembering.state import ModelState, TaskRecord
 
 
@@ -34,28 +38,37 @@ class Teachable:
     _state: ModelState
 
     def learn(
-        self, task: Task, *, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
-    ) -> TaskRecord:
+        self,
+        task: Task,
+        *,
+        progress: Progress | bool = SILENT,
+        checkpoint: Checkpoint | None = None,
+    ) -> Learned:
         """Learn a task. If this fails for any reason, the model is unchanged.
 
         Args:
             task: Images and labels.
-            progress: Reports progress.
+            progress: Reports progress. True: bars on the terminal or in the notebook.
             checkpoint: Where to keep the progress of the training, so that a killed process can
                 resume the task.
+
+        Returns:
+            The task, how long it took, accuracy on held-out training images, and warnings.
 
         Raises:
             RememberingError: If the task cannot be learned.
         """
         if not isinstance(task, Task):
-            path = isinstance(task, str | Path)
-            made = f"Task.from_folder({str(task)!r})" if path else "Task(name, images, labels)"
             raise InvalidInputError(
-                f"learn takes a Task, not an object of type {type(task).__name__}; pass {made}"
+                f"learn takes a Task, not an object of type {type(task).__name__}; pass "
+                f"{_as_task(task)}"
             )
-        self._state = learn(self._state, self._backbone, task, progress, checkpoint)
+        started, before = time.perf_counter(), self._state
+        self._state = learn(before, self._backbone, task, as_progress(progress), checkpoint)
         trim_malloc()
-        return self._state.tasks[-1]
+        seconds = time.perf_counter() - started
+        about = doubts(before, self._backbone, task)
+        return Learned(self._state.tasks[-1], seconds, self._state, about)
 
     def observe(
         self,
@@ -63,7 +76,7 @@ class Teachable:
         labels: Sequence[Label],
         *,
         refine: bool = False,
-        progress: Progress = SILENT,
+        progress: Progress | bool = SILENT,
     ) -> Observed:
         """Take in a batch of a stream without task boundaries.
 
@@ -76,13 +89,13 @@ class Teachable:
             refine: Whether recognised images update the generative models of their tasks.
             progress: Reports progress.
         """
-        batch = images, labels, refine, progress
+        batch = images, labels, refine, as_progress(progress)
         self._state, observed = observe(self._state, self._backbone, *batch)
         trim_malloc()
         return observed
 
     def flush(
-        self, *, discard: bool = False, progress: Progress = SILENT
+        self, *, discard: bool = False, progress: Progress | bool = SILENT
     ) -> tuple[TaskRecord, ...]:
         """Learn the observed images that are still waiting, and return the new tasks.
 
@@ -95,7 +108,7 @@ class Teachable:
                 the others are learned.
         """
         before = len(self._state.tasks)
-        for state in flush(self._state, self._backbone, discard, progress):
+        for state in flush(self._state, self._backbone, discard, as_progress(progress)):
             self._state = state
         return self._state.tasks[before:]
 
@@ -139,7 +152,7 @@ class Teachable:
         self._state = merge(self._state, other._state.to(self._backbone.device))
 
     def consolidate(
-        self, *, progress: Progress = SILENT, checkpoint: Checkpoint | None = None
+        self, *, progress: Progress | bool = SILENT, checkpoint: Checkpoint | None = None
     ) -> tuple[Consolidated, ...]:
         """Retrain adapters that serve several tasks, jointly on the replay images of these tasks.
 
@@ -152,6 +165,16 @@ class Teachable:
         Raises:
             RememberingError: If no adapter is shared, or its tasks have no replay images.
         """
-        options = progress, checkpoint
+        options = as_progress(progress), checkpoint
         self._state, reports = consolidate_shared(self._state, self._backbone, *options)
         return reports
+
+
+def _as_task(given: object) -> str:
+    """Return what to write instead of something that is no task."""
+    if not isinstance(given, str | Path):
+        return "Task(name, images, labels)"
+    path = Path(given)
+    if is_table(path) or (path.is_dir() and task_folders(path) != [path]):
+        return f"each task of load_tasks({str(given)!r})"
+    return f"Task.from_folder({str(given)!r})"

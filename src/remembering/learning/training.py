@@ -14,7 +14,7 @@ from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
-from remembering.data.augmentation import augmented
+from remembering.data.augmentation import QUARTERS, augmented, rotated
 from remembering.errors import RememberingError
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint
@@ -62,6 +62,35 @@ class TrainingSet:
         images = self.token_cache.images[index]
         images = augmented(images, augment, index, settings.seed, self.number, epoch)
         return self.token_cache.compute(images)
+
+    def outputs(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        """Return the index of the correct output for images in an epoch."""
+        return self.targets[index]
+
+
+@dataclass(frozen=True)
+class RotatedTrainingSet(TrainingSet):
+    """A training set in which the orientations of a class are classes of their own.
+
+    In every epoch an image is rotated by another quarter turn; the head has four outputs per class.
+    Telling orientations apart requires features that are not specific to the classes (Lee et al.,
+    2020, arXiv:1910.05872).
+    """
+
+    def tokens(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        images, backbone = self.token_cache.images[index], self.token_cache.backbone
+        images = augmented(
+            images, settings.augment or "none", index, settings.seed, self.number, epoch
+        )
+        quarters = self._quarters(index, settings, epoch)
+        return self.token_cache.compute(rotated(backbone.shrink(images), quarters))
+
+    def outputs(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        return QUARTERS * self.targets[index] + self._quarters(index, settings, epoch)
+
+    def _quarters(self, index: Tensor, settings: Settings, epoch: int) -> Tensor:
+        order = permutation(len(self), settings.seed, "rotations", self.number)
+        return (order[index] + epoch) % QUARTERS
 
 
 @dataclass(frozen=True)
@@ -171,7 +200,9 @@ def train(
     done = checkpoint.read(training_set.key, parameters, optimizer) if checkpoint else 0
     distributed.agree(done, "step to resume from")
     weight = settings.alpha if replay else 1.0
-    with progress.track(f"learning {training_set.name}", epochs * len(training_set)) as step:
+    complete, steps = divmod(done, per_epoch)
+    left = (epochs - complete) * len(training_set) - steps * settings.batch_size
+    with progress.track(f"learning {training_set.name}", left) as step:
         for epoch in range(done // per_epoch, epochs):
             batches = shuffled(len(training_set), settings, training_set.number, epoch)
             for i, index in enumerate(batches, start=epoch * per_epoch):
@@ -184,7 +215,8 @@ def train(
                     with distributed.autocast():
                         tokens = training_set.tokens(part, settings, epoch)
                         features = callback.forward(backbone, adapter, head, tokens)
-                        batch = _batch(adapter, head, training_set, part, tokens, features, i)
+                        targets = training_set.outputs(part, settings, epoch)
+                        batch = _batch(adapter, head, part, tokens, features, targets, i)
                         share = weight * len(part) / len(index) * callback.loss(batch)
                     distributed.backward(share)
                     loss += share.detach()
@@ -229,14 +261,14 @@ def _set_lr(optimizer: torch.optim.Optimizer, settings: Settings, done: float) -
 def _batch(
     adapter: Adapter,
     head: Head,
-    training_set: TrainingSet,
     index: Tensor,
     tokens: Tensor,
     features: Tensor,
+    targets: Tensor,
     step: int,
 ) -> Batch:
     outputs = F.linear(features, head.weight, head.bias)
-    targets = training_set.targets[index].to(outputs.device)
+    targets = targets.to(outputs.device)
     return Batch(adapter, head, index, tokens, features, outputs, targets, step)
 
 

@@ -13,8 +13,10 @@ from remembering.report.groups import (
     Statistic,
     code_text,
     command_line,
+    count,
     describe,
     seed_list,
+    short_settings,
     slug,
 )
 from remembering.report.table import (
@@ -124,6 +126,11 @@ class Comparison(ExperimentResults):
         return f"{describe(self.first)}, {seed_list(self.seeds)}"
 
     @property
+    def short_settings(self) -> str:
+        """The settings for the subtitle of a plot."""
+        return short_settings(self.first, self.seeds)
+
+    @property
     def command(self) -> str:
         """The command that runs this comparison again."""
         options = {row.seeds.method: row.first.config.options for row in self.rows}
@@ -144,45 +151,75 @@ class Comparison(ExperimentResults):
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return one row per method and routing unit, the most accurate first."""
-    seeds, ours = len(comparison.seeds), comparison.ours
-    rows = []
-    for row in comparison.rows:
-        number = row.seeds.number
-        rows.append(
-            (
-                row.title,
-                percent(row.accuracy, seeds),
-                points(row.difference(ours)) if ours and row is not ours else NOTHING,
-                bytes_text(row.bytes),
-                percent(row.statistic(lambda unit: unit.average), seeds),
-                percent(row.statistic(lambda unit: unit.forgetting), seeds),
-                size(number(lambda r: r.footprint.trained)),
-                size(number(lambda r: r.footprint.parameters)),
-                size(number(lambda r: r.footprint.replay_images)),
-                f"{number(lambda r: sum(r.seconds_learning)):.1f}",
-                f"{number(lambda r: r.images_per_second):.0f}",
-                published_text(row.published),
-            )
-        )
+    ours = comparison.ours
     return Table(
         caption=f"{comparison.title}, comparison of methods: {comparison.settings}",
         headers=(
             "Method",
             "Accuracy (%)",
             "Minus ours (points)",
+            "Seeds",
             "Bytes",
             "Average (%)",
             "Forgetting (points)",
-            "Trained",
+            "Paper (%)",
+        ),
+        rows=tuple(
+            (
+                row.title,
+                percent(row.accuracy, 0),
+                _difference(row, ours),
+                str(row.accuracy.n),
+                bytes_text(row.bytes),
+                percent(row.statistic(lambda unit: unit.average), 0),
+                percent(row.statistic(lambda unit: unit.forgetting), 0),
+                published_text(row.published),
+            )
+            for row in comparison.rows
+        ),
+        note=_note(comparison),
+    ).without_empty_columns()
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """Return what each method keeps and how fast it is."""
+    methods = {row.seeds.method: row for row in comparison.rows}
+    return Table(
+        caption=f"{comparison.title}, cost of methods: {comparison.settings}",
+        headers=(
+            "Method",
+            "Bytes",
             "Parameters",
+            "Trained",
             "Images",
             "Training (s)",
             "Images/s",
-            "Paper (%)",
         ),
-        rows=tuple(rows),
-        note=_note(comparison),
-    ).without_empty_columns()
+        rows=tuple(
+            (
+                row.first.method.title,
+                bytes_text(row.bytes),
+                size(row.seeds.number(lambda r: r.footprint.parameters)),
+                size(row.seeds.number(lambda r: r.footprint.trained)),
+                size(row.seeds.number(lambda r: r.footprint.replay_images)),
+                f"{row.seeds.number(lambda r: sum(r.seconds_learning)):.1f}",
+                f"{row.seeds.number(lambda r: r.images_per_second):.0f}",
+            )
+            for row in methods.values()
+        ),
+        note="Bytes, parameters, images: what is kept besides the frozen backbone. Trained: "
+        "parameters that gradient descent changes. All methods with a replay memory keep 20 "
+        "training images per class of each task, unless the command changes this.",
+    )
+
+
+def _difference(row: Row, ours: Row | None) -> str:
+    """Return the paired difference to ours; the number of pairs if some seeds have no partner."""
+    found = row.difference(ours) if ours and row is not ours else None
+    if found is None:
+        return NOTHING
+    unpaired = found.n < row.accuracy.n
+    return points(found) + (f" ({count(found.n, 'common seed')})" if unpaired else "")
 
 
 def methods_table(comparison: Comparison) -> Table:
@@ -205,23 +242,17 @@ def methods_table(comparison: Comparison) -> Table:
 def _note(comparison: Comparison) -> str:
     note = (
         "Accuracy: mean over tasks after the last one, each image alone unless a routing unit is "
-        "given. Minus ours: difference to “Ours”, mean and deviation over common seeds. "
-        "Average: mean of the accuracy after each task. Trained: parameters that gradient "
-        "descent changes. Parameters, images, bytes: what is kept besides the frozen backbone. All "
-        "methods with a replay memory keep 20 training images per class of each task, unless the "
-        "command changes this."
+        "given. Minus ours: difference to “Ours”, mean and deviation over common seeds. Bytes: "
+        "everything that is kept besides the frozen backbone. Average: mean of the accuracy after "
+        "each task."
     )
     if any(row.published for row in comparison.rows):
         note += " Paper: Table 1, with other backbones and all the data."
-    seeds = len(comparison.seeds)
-    note += f" {code_text(row.seeds for row in comparison.rows)}"
-    if seeds > 1:
+    if len(comparison.seeds) > 1:
         note += " ± is the standard deviation over seeds."
-    if any(row.accuracy.n < seeds for row in comparison.rows):
-        note += f" (n of {seeds} seeds): the other seeds are not run yet."
     if any(None in row.curve for row in comparison.rows):
         note += (
-            " Methods without an average were evaluated after the last task only; plots show them "
-            "as horizontal lines."
+            " Methods without an average were evaluated after the last task only; figures show "
+            "them as single points."
         )
-    return note
+    return f"{note} {code_text(row.seeds for row in comparison.rows)}"

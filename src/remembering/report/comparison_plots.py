@@ -2,87 +2,104 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from remembering.report.comparison import Comparison, Row
-from remembering.report.figure import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    STYLE,
-    VERMILION,
-    accuracy_axes,
-    legend_text,
-    level,
-    line,
-    set_title,
+from remembering.report.curves import (
+    Curve,
+    Label,
+    Look,
+    draw_curves,
+    label_space,
+    lower_limit,
+    needed_height,
+    place_labels,
 )
+from remembering.report.figure import STYLE, Plot, canvas, decades
+from remembering.report.looks import method_look
 from remembering.report.table import bytes_text
 
-_COLOURS = (GREEN, ORANGE, PURPLE, SKY, GREY)
-_MARKERS = "ovs^DPX<>"
-_DASHES = ("-", (0, (5, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 
-
-def method_curves(comparison: Comparison) -> Figure:
+def method_curves(comparison: Comparison) -> Plot:
     """Draw the accuracy over the tasks learned so far, after each task."""
-    with mpl.rc_context(STYLE):
-        fig = Figure(figsize=_size(comparison))
-        axes = fig.subplots()
-        for place, row in enumerate(comparison.rows):
-            colour, marker, dashes = _look(row, place)
-            if None in row.curve:
-                level(axes, row.accuracy, row.title, colour)
-            else:
-                line(axes, row.curve, row.title, colour, marker=marker, linestyle=dashes)
-        title = f"{comparison.title}: accuracy after each task"
-        set_title(fig, axes, title, comparison.settings)
-        accuracy_axes(axes, len(comparison.first.tasks))
-        _legend(fig, axes)
-        return fig
+    title = f"{comparison.title}: accuracy after each task"
+    curves = [
+        Curve(row.title, row.curve, look)
+        for row, look in zip(comparison.rows, _looks(comparison.rows), strict=True)
+    ]
+    return Plot(
+        draw_curves(title, comparison.short_settings, curves),
+        title,
+        "Mean accuracy over the tasks learned so far, after each task, on single images unless "
+        "another routing unit is named. Methods that were evaluated after the last task only are "
+        "single points."
+        + (" Bands are ± one standard deviation over seeds." if len(comparison.seeds) > 1 else ""),
+        _numbers(comparison),
+    )
 
 
-def cost_chart(comparison: Comparison) -> Figure:
+def cost_chart(comparison: Comparison) -> Plot:
     """Draw the accuracy after the last task against the bytes that each method keeps."""
+    looks = _looks(comparison.rows)
+    labels = [
+        Label(
+            f"{100 * row.accuracy.mean:.1f} {row.title}",
+            max(row.bytes, 1),
+            100 * row.accuracy.mean,
+            look.colour,
+            look.bold,
+        )
+        for row, look in zip(comparison.rows, looks, strict=True)
+    ]
+    title = f"{comparison.title}: accuracy against bytes kept"
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=_size(comparison))
-        axes = fig.subplots()
-        for place, row in enumerate(comparison.rows):
-            colour, marker, _ = _look(row, place)
+        fig, axes = canvas(
+            title,
+            comparison.short_settings,
+            height=max(190.0, needed_height(labels)),
+            right=label_space(labels),
+        )
+        for row, look in zip(comparison.rows, looks, strict=True):
             axes.errorbar(
                 max(row.bytes, 1),
                 100 * row.accuracy.mean,
                 100 * (row.accuracy.deviation or 0),
-                fmt=marker,
-                color=colour,
-                markersize=8,
-                capsize=3,
+                fmt=look.marker,
+                color=look.colour,
+                markersize=8 if look.bold else 6,
+                elinewidth=1,
                 linestyle="none",
-                label=legend_text(row.title),
+                label=row.title.lstrip("_"),
+                clip_on=False,
+                zorder=3,
             )
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        title = f"{comparison.title}: accuracy against footprint"
-        set_title(fig, axes, title, comparison.settings)
+        low = lower_limit([row.accuracy for row in comparison.rows])
+        sizes = [max(row.bytes, 1) for row in comparison.rows]
+        note = f", axis from {low}" if low else ""
         axes.set(
-            xlabel="Bytes kept besides the backbone (logarithmic scale)",
-            ylabel="Accuracy after the last task (%)",
-            ylim=(0, 105),
+            xscale="log",
+            xlim=decades(sizes),
+            ylim=(low, 100),
+            xlabel="Bytes kept besides the backbone (log scale)",
+            ylabel=f"Accuracy (%){note}",
         )
-        _legend(fig, axes)
-        return fig
+        axes.xaxis.set_major_locator(LogLocator(numticks=4))
+        axes.xaxis.set_major_formatter(FuncFormatter(_bytes))
+        axes.xaxis.set_minor_locator(NullLocator())
+        place_labels(fig, axes, labels)
+    return Plot(
+        fig,
+        title,
+        "Accuracy after the last task against everything that a method keeps besides the frozen "
+        "backbone, including stored images. Better is up and left.",
+        _numbers(comparison),
+    )
 
 
-def spread_text(comparison: Comparison) -> str:
+def _numbers(comparison: Comparison) -> str:
     """Return the numbers of the figures, for readers who cannot see them."""
     ends = [
         f"{row.title} {100 * row.accuracy.mean:.1f} % ({bytes_text(row.bytes)})"
@@ -91,21 +108,9 @@ def spread_text(comparison: Comparison) -> str:
     return f"After the last task: {'; '.join(ends)}."
 
 
-def _look(row: Row, place: int) -> tuple[str, str, object]:
-    """Return colour, marker and dashes; our method is blue, and vermilion under unit task."""
-    if row.seeds.method.startswith("ours"):
-        colour = VERMILION if row.unit == "task" else BLUE
-        return colour, "s" if row.unit == "task" else "o", _DASHES[row.seeds.method != "ours"]
-    colours, dashes = len(_COLOURS), len(_DASHES)
-    marker = _MARKERS[place % len(_MARKERS)]
-    return _COLOURS[place % colours], marker, _DASHES[place // colours % dashes]
+def _looks(rows: Sequence[Row]) -> list[Look]:
+    return [method_look(row.seeds.method, row.unit, place) for place, row in enumerate(rows)]
 
 
-def _size(comparison: Comparison) -> tuple[float, float]:
-    """Return the size of a figure whose legend, below it, names all methods."""
-    return 7.4, 4.4 + 0.2 * math.ceil(len(comparison.rows) / 3)
-
-
-def _legend(fig: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
+def _bytes(value: float, _position: int | None = None) -> str:
+    return bytes_text(value).replace(".0 ", " ")

@@ -5,34 +5,33 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import torch
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL import Image
 
 from remembering.data.images import ImageSequence
 from remembering.evaluation.quality import Evaluation
-from remembering.report.figure import BLUE, GREY, INK, STYLE, shorten, svg
-from remembering.report.page import Plot, inline_svg
+from remembering.report.figure import BLUE, GREY, INK, STYLE, Plot, canvas, dark_mode
+from remembering.report.matrices import Confusion
+from remembering.report.page import Drawing
 from remembering.report.table import NOTHING, Table
 from remembering.report.templates import render
 from remembering.runtime.files import write_atomic
 
 THUMBNAIL = 160
 """Largest side of a thumbnail in pixels."""
-LABELLED = 40
-"""Largest number of classes whose names are written beside the confusion matrix."""
-CONFUSIONS = 10
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
     """Return the tables of an evaluation: summary, tasks, classes, most frequent confusions."""
     tables = [_summary(evaluation), _tasks(evaluation), _classes(evaluation)]
-    confusions = _confusions(evaluation)
+    confusions = _confusion(evaluation).table("Most frequent confusions")
+    confusions = replace(confusions, headers=("correct", "answer", "images"))
     return [*tables, confusions] if confusions.rows else tables
 
 
@@ -57,28 +56,10 @@ def write_evaluation(evaluation: Evaluation, images: ImageSequence, path: Path, 
         path: The page.
         title: Its title, such as the name of the model.
     """
-    error = evaluation.calibration_error
-    plots = [
-        Plot(
-            name,
-            caption,
-            inline_svg(svg(drawn, transparent=True), name, caption),
-        )
-        for name, drawn, caption in (
-            (
-                "reliability",
-                reliability_diagram(evaluation),
-                "Reliability diagram: accuracy of the answers by their confidence. Answers below "
-                f"the diagonal are too confident. Expected calibration error {error:.3f}.",
-            ),
-            (
-                "confusion",
-                confusion_matrix(evaluation),
-                "Confusion matrix: images by correct class (rows) and answer (columns), as a "
-                "percentage of each row.",
-            ),
-        )
-    ]
+    plots = {
+        "reliability": reliability_diagram(evaluation),
+        "confusion": confusion_matrix(evaluation),
+    }
     thumbnails = [_thumbnail(images, item.position) for item in evaluation.mistakes]
     page = render(
         "evaluation.html.jinja",
@@ -86,49 +67,62 @@ def write_evaluation(evaluation: Evaluation, images: ImageSequence, path: Path, 
         lead=f"Evaluated on {evaluation.images:,} images of {len(evaluation.classes)} classes.",
         cards=list(_cards(evaluation)),
         tables=[Markup(table.to_html()) for table in evaluation_tables(evaluation)],
-        plots=plots,
+        plots=[Drawing.of(plot, name) for name, plot in plots.items()],
+        dark_mode=Markup(dark_mode()),
         mistakes=list(zip(evaluation.mistakes, thumbnails, strict=True)),
     )
     write_atomic(path, page.encode("utf-8"))
     return path
 
 
-def reliability_diagram(evaluation: Evaluation) -> Figure:
+def reliability_diagram(evaluation: Evaluation) -> Plot:
     """Draw the accuracy of answers by confidence, and how many answers have it."""
+    bins = evaluation.bins
+    middles = [(item.low + item.high) / 2 for item in bins]
+    width, title = 0.9 / len(bins), "Reliability of single images"
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(5.4, 5.4))
-        axes, counts = fig.subplots(2, height_ratios=(4, 1), sharex=True)
-        bins = evaluation.bins
-        middles = [(item.low + item.high) / 2 for item in bins]
-        width = 0.9 / len(bins)
+        fig, axes = canvas(title, "", height=260, left=44)
+        upper = axes.get_position()
+        split = 0.72 * upper.height
+        axes.set_position((upper.x0, upper.y1 - split, upper.width, split))
+        counts = fig.add_axes((upper.x0, upper.y0, upper.width, 0.22 * upper.height), sharex=axes)
         axes.bar(middles, [item.accuracy for item in bins], width, color=BLUE, label="accuracy")
         axes.plot([0, 1], [0, 1], color=INK, linestyle=(0, (5, 2)), label="perfect calibration")
-        axes.set(title="Reliability (each image alone)", ylabel="Accuracy", ylim=(0, 1))
+        axes.set(ylabel="Accuracy", ylim=(0, 1))
+        axes.tick_params(labelbottom=False)
         axes.legend(loc="upper left")
         counts.bar(middles, [item.images for item in bins], width, color=GREY)
         counts.set(xlabel="Confidence", ylabel="Images", xlim=(0, 1))
-        return fig
+    return Plot(
+        fig,
+        title,
+        "Accuracy of the answers by their confidence. Answers below the diagonal are too "
+        f"confident. Expected calibration error {evaluation.calibration_error:.3f}.",
+        "; ".join(
+            f"confidence {item.low:.1f} to {item.high:.1f}: {100 * item.accuracy:.0f} % of "
+            f"{item.images} correct"
+            for item in bins
+            if item.images
+        ),
+    )
 
 
-def confusion_matrix(evaluation: Evaluation) -> Figure:
-    """Draw the confusion matrix of the classes that occur, scaled to 100 % per row."""
-    counts = np.array(evaluation.confusion, dtype=float)
-    shown = [i for i in range(len(counts)) if counts[i].sum() or counts[:, i].sum()]
-    counts = counts[np.ix_(shown, shown)]
-    rates = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    names = [shorten(str(evaluation.labels[i]), 18) for i in shown]
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        side = float(np.clip(0.32 * len(shown) + 2, 3.6, 9))
-        fig = Figure(figsize=(side + 1.2, side))
-        axes = fig.subplots()
-        image = axes.imshow(100 * rates, cmap="cividis", vmin=0, vmax=100, interpolation="none")
-        fig.colorbar(image, ax=axes, shrink=0.8, label="% of row").outline.set_visible(False)
-        axes.spines[:].set_visible(False)
-        axes.set(title="Confusion (each image alone)", xlabel="Answer", ylabel="Correct class")
-        if len(names) <= LABELLED:
-            axes.set_xticks(range(len(names)), labels=names, rotation=90)
-            axes.set_yticks(range(len(names)), labels=names)
-        return fig
+def confusion_matrix(evaluation: Evaluation) -> Plot:
+    """Draw the confusion matrix of the classes that occur."""
+    title, found = "Confusion of classes", _confusion(evaluation)
+    return Plot(
+        found.draw(title, "single images"),
+        title,
+        "Share of the images of each class (rows) that were assigned to each class (columns). The "
+        "square root of the share is the intensity of the colour.",
+    )
+
+
+def _confusion(evaluation: Evaluation) -> Confusion:
+    counts = np.array(evaluation.confusion, dtype=np.float64)
+    shown = [i for i in range(len(counts)) if counts[i].any() or counts[:, i].any()]
+    labels = tuple(str(evaluation.labels[i]) for i in shown)
+    return Confusion(labels, counts[np.ix_(shown, shown)])
 
 
 def _summary(evaluation: Evaluation) -> Table:
@@ -180,18 +174,6 @@ def _classes(evaluation: Evaluation) -> Table:
             for c in sorted(evaluation.classes, key=lambda c: c.accuracy)
         ),
     )
-
-
-def _confusions(evaluation: Evaluation) -> Table:
-    pairs = [
-        (count, str(evaluation.labels[i]), str(evaluation.labels[j]))
-        for i, row in enumerate(evaluation.confusion)
-        for j, count in enumerate(row)
-        if i != j and count
-    ]
-    frequent = sorted(pairs, key=lambda pair: -pair[0])[:CONFUSIONS]
-    rows = tuple((label, answer, str(count)) for count, label, answer in frequent)
-    return Table("Most frequent confusions", ("correct", "answer", "images"), rows)
 
 
 def _cards(evaluation: Evaluation) -> Iterator[tuple[str, str, str]]:

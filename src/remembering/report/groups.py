@@ -19,7 +19,6 @@ from remembering.experiments.published import Published, published_for
 from remembering.experiments.result import (
     RECORDS,
     RESULTS,
-    RouterResult,
     RoutingResult,
     RunResult,
     read_result,
@@ -188,14 +187,6 @@ class Group(ExperimentResults):
             raise RememberingError(f"the model of {self.title} was evaluated without routing")
         return tuple(routing for routing in found if routing)
 
-    @property
-    def routers(self) -> tuple[RouterResult, ...]:
-        """For each seed, the router whose scores are shown: the paper's, if it was run."""
-        for seeds in self.baselines:
-            if seeds.method == "ours-published":
-                return tuple(r.routing.router for r in seeds.results if r.routing)
-        return tuple(routing.router for routing in self.routing)
-
     def statistic(self, value: Callable[[RoutingResult], float | None]) -> Statistic | None:
         """Return the statistic of a number of each seed's routing."""
         return Statistic.of(map(value, self.routing))
@@ -239,10 +230,7 @@ class Group(ExperimentResults):
     @property
     def short_settings(self) -> str:
         """The settings for a cell of a table or the subtitle of a plot."""
-        return (
-            f"{self.backbone}; {self.first.config.settings.stream.source}, "
-            f"{self.first.image_size} px; {count(self.task_count, 'task')}; {seed_list(self.seeds)}"
-        )
+        return short_settings(self.first, self.seeds)
 
     @property
     def command(self) -> str:
@@ -305,6 +293,14 @@ def describe(result: RunResult) -> str:
     return (
         f"backbone {result.backbone}, data {result.config.settings.stream.source} at "
         f"{result.image_size}×{result.image_size} px, {count(len(result.tasks), 'task')}"
+    )
+
+
+def short_settings(result: RunResult, seeds: Sequence[int]) -> str:
+    """Return backbone, data, number of tasks and seeds, for a cell or a subtitle."""
+    return (
+        f"{result.backbone}; {result.config.settings.stream.source}, {result.image_size} px; "
+        f"{count(len(result.tasks), 'task')}; {seed_list(seeds)}"
     )
 
 

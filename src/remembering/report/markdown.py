@@ -7,8 +7,10 @@ from itertools import groupby
 from pathlib import Path
 
 from remembering.report.collect import collect
-from remembering.report.comparison import Comparison, comparison_table
+from remembering.report.comparison import Comparison, comparison_table, cost_table
+from remembering.report.figure_files import Figures
 from remembering.report.groups import Group
+from remembering.report.paper import paper_sections
 from remembering.report.table import markdown_text, percent
 from remembering.report.tables import (
     domains_table,
@@ -20,7 +22,11 @@ from remembering.report.tables import (
 
 
 def results_markdown(
-    paths: Sequence[str | Path], *, intro: str = "", command: str = "remember report"
+    paths: Sequence[str | Path],
+    *,
+    intro: str = "",
+    command: str = "remember report",
+    figures: Figures | None = None,
 ) -> str:
     """Return all results as Markdown; each table follows the command that reproduces it.
 
@@ -28,6 +34,7 @@ def results_markdown(
         paths: Folders with results. Their order does not matter.
         intro: Markdown that comes first.
         command: Named in a comment as the command that wrote the file.
+        figures: Receives the figures. If None, there are tables only.
     """
     groups, comparisons = collect(paths)
     parts = [f"<!-- Written by `{_comment(command)}`; do not edit by hand. -->"]
@@ -49,10 +56,12 @@ def results_markdown(
             if group.description != description:
                 description = group.description
                 parts.append(markdown_text(description))
-            parts += _section(group)
+            parts += _section(group, figures)
     if comparisons:
         parts.append("## Comparison of methods")
-        parts += [part for comparison in comparisons for part in _comparison(comparison)]
+        parts += [part for item in comparisons for part in _comparison(item, figures)]
+    if figures and (groups or comparisons):
+        parts += paper_sections(groups, comparisons, figures)
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,20 +87,36 @@ def _routing_units(groups: Sequence[Group]) -> list[str]:
     return ["## Effect of the routing unit", "\n".join(lines)] if lines else []
 
 
-def _section(group: Group) -> list[str]:
-    return [
+def _section(group: Group, figures: Figures | None) -> list[str]:
+    parts = [
         f"### {markdown_text(f'{group.title}, {group.backbone}')}",
         f"```sh\n{group.command}\n```",
         units_table(group).to_markdown().strip(),
         novelty_table(group).to_markdown().strip(),
     ]
+    if figures and group.task_count > 1:
+        from remembering.report.plots import accuracy_curves
+
+        parts.insert(2, figures.add(accuracy_curves(group), f"{group.slug}-accuracy"))
+    return parts
 
 
-def _comparison(comparison: Comparison) -> list[str]:
+def _comparison(comparison: Comparison, figures: Figures | None) -> list[str]:
+    drawn = []
+    if figures:
+        from remembering.report.comparison_plots import cost_chart, method_curves
+
+        drawn = [
+            figures.add(method_curves(comparison), f"{comparison.slug}-accuracy"),
+            figures.add(cost_chart(comparison), f"{comparison.slug}-bytes"),
+        ]
+    cost = cost_table(comparison).to_markdown().strip()
     return [
         f"### {markdown_text(f'{comparison.title}, {comparison.backbone}')}",
         f"```sh\n{comparison.command}\n```",
         comparison_table(comparison).to_markdown().strip(),
+        *(["\n".join(drawn)] if drawn else []),
+        f"<details>\n<summary>Cost</summary>\n\n{cost}\n\n</details>",
     ]
 
 

@@ -6,25 +6,29 @@ users' folders and may contain anything.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from remembering import schema
-from remembering.report import figure, plots
+from remembering.report import matrices, plots
 from remembering.report.collect import collect
-from remembering.report.comparison import Comparison, comparison_table, methods_table
-from remembering.report.comparison_plots import cost_chart, method_curves, spread_text
-from remembering.report.groups import Group, Statistic, count, no_results, seed_list
-from remembering.report.table import Table, percent
+from remembering.report.comparison import (
+    Comparison,
+    comparison_table,
+    cost_table,
+    methods_table,
+)
+from remembering.report.comparison_plots import cost_chart, method_curves
+from remembering.report.figure import Plot, dark_mode
+from remembering.report.footprint import footprint_of_methods, footprint_of_runs
+from remembering.report.groups import Group, Seeds, Statistic, count, no_results, seed_list, slug
+from remembering.report.table import Table, bytes_text, percent
 from remembering.report.tables import (
     novelty_table,
     oracle,
@@ -42,12 +46,17 @@ ANCHORS = ("reading", "rerun")
 
 
 @dataclass(frozen=True)
-class Plot:
-    """A figure of the page, inline, with a description for readers who cannot see it."""
+class Drawing:
+    """A figure of the page, inline, under a unique name."""
 
     name: str
     caption: str
     drawing: Markup
+
+    @classmethod
+    def of(cls, plot: Plot, name: str) -> Drawing:
+        """Return a plot for a page, which must have `dark_mode` in its style sheet."""
+        return cls(name, plot.caption, Markup(plot.svg(name)))
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
@@ -68,7 +77,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         raise no_results(paths)
     out = Path(out)
     drawer = _Drawer(out)
-    footprint = _footprint(groups, drawer) if groups else None
+    chart = footprint_of_runs(groups)
     chapters = [
         _chapter(experiment, list(members), drawer)
         for experiment, members in groupby(groups, key=lambda group: group.experiment)
@@ -83,9 +92,10 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         chapters=chapters,
         comparisons=[_comparison(comparison, drawer) for comparison in comparisons],
         title=", ".join(dict.fromkeys(item.experiment for item in shown)),
+        dark_mode=Markup(dark_mode()),
         runs=count(results, "run"),
         summary=_html(summary_table(groups)) if len(groups) > 1 else None,
-        footprint=footprint,
+        footprint=drawer.draw(chart, "footprint") if chart else None,
         commands=list(dict.fromkeys(item.command for item in shown)),
     )
     path = out / FILE_NAME
@@ -100,14 +110,11 @@ class _Drawer:
         self.folder = folder
         self.names: set[str] = set(ANCHORS)
 
-    def draw(self, drawn: Figure, name: str, caption: str, numbers: str = "") -> Plot:
-        """Save a figure; `numbers` describes it for readers who cannot see it."""
+    def draw(self, plot: Plot, name: str) -> Drawing:
+        """Save a figure and return it for the page."""
         name = self.unique(name)
-        figure.save(drawn, self.folder, name)
-        drawing = inline_svg(
-            figure.svg(drawn, transparent=True), name, f"{caption} {numbers}".strip()
-        )
-        return Plot(name, caption, drawing)
+        plot.save(self.folder, name)
+        return Drawing.of(plot, name)
 
     def unique(self, name: str) -> str:
         number, candidate = 2, name
@@ -116,55 +123,39 @@ class _Drawer:
         self.names.add(candidate)
         return candidate
 
-
-def inline_svg(svg: str, prefix: str, description: str) -> Markup:
-    """Return an SVG document as part of a page: unique ids, description, the page's colours."""
-    drawing = svg[svg.index("<svg") :]
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", drawing)
-    drawing = drawing.replace(figure.INK, "currentColor").replace(figure.GRID, "var(--grid)")
-    drawing = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawing, count=1)
-    drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
-    label = escape(description)
-    return Markup(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
-
-
-def _footprint(groups: list[Group], drawer: _Drawer) -> Plot:
-    return drawer.draw(
-        plots.footprint_chart(groups),
-        "footprint",
-        "Parameters that each model keeps: its adapters alone, the paper's number, and everything "
-        "(adapters, heads, routers; the replay memory in bytes). Grey: trainable parameters that "
-        "the paper prints for CIFAR10/5 with other backbones.",
-    )
+    def matrices(self, title: str, settings: str, seeds: Seeds, name: str) -> list[Drawing]:
+        """Draw the matrices of a method that its results contain."""
+        drawn = {
+            "accuracy-matrix": matrices.accuracy_matrix(title, settings, seeds),
+            "confusion": matrices.confusion_matrix(title, settings, seeds),
+            "router-scores": matrices.router_scores(title, settings, seeds),
+        }
+        return [self.draw(plot, f"{name}-{key}") for key, plot in drawn.items() if plot]
 
 
 def _comparison(comparison: Comparison, drawer: _Drawer) -> dict[str, Any]:
     name = drawer.unique(comparison.slug)
-    numbers = spread_text(comparison)
+    drawn = [
+        drawer.draw(method_curves(comparison), f"{name}-accuracy"),
+        drawer.draw(cost_chart(comparison), f"{name}-cost"),
+    ]
+    footprint = footprint_of_methods(comparison)
+    if footprint:
+        drawn.append(drawer.draw(footprint, f"{name}-footprint"))
+    ours = comparison.ours
+    if ours:
+        title, settings = f"{comparison.title}, ours", comparison.short_settings
+        drawn += drawer.matrices(title, settings, ours.seeds, f"{name}-ours")
     return {
         "anchor": name,
         "title": f"{comparison.title}: comparison of methods",
         "description": comparison.description,
         "settings": comparison.settings,
-        "table": _html(comparison_table(comparison)),
-        "plots": [
-            drawer.draw(
-                method_curves(comparison),
-                f"{name}-accuracy",
-                "Mean accuracy over the tasks learned so far, after each task."
-                + _bands(comparison.seeds),
-                numbers,
-            ),
-            drawer.draw(
-                cost_chart(comparison),
-                f"{name}-cost",
-                "Accuracy after the last task against everything that a method keeps besides the "
-                "frozen backbone, including stored images.",
-                numbers,
-            ),
-        ],
-        "methods": _html(methods_table(comparison)),
+        "table": _html(replace(comparison_table(comparison), caption="Accuracy of the methods")),
+        "cost": _html(replace(cost_table(comparison), caption="Cost of the methods")),
+        "confusions": _confusions(ours.seeds) if ours else None,
+        "plots": drawn,
+        "methods": _html(replace(methods_table(comparison), caption="The methods")),
     }
 
 
@@ -179,7 +170,7 @@ def _chapter(experiment: str, groups: list[Group], drawer: _Drawer) -> dict[str,
     }
 
 
-def _variants(groups: list[Group], drawer: _Drawer) -> Plot | None:
+def _variants(groups: list[Group], drawer: _Drawer) -> Drawing | None:
     """Draw the largest set of variants that share size and backbone."""
     families = [
         list(members)
@@ -188,55 +179,48 @@ def _variants(groups: list[Group], drawer: _Drawer) -> Plot | None:
     family = max(families, key=len)
     if len(family) < 2:
         return None
-    ends = "; ".join(f"{group.variant or 'default'}: {_by_unit(group)}" for group in family)
-    return drawer.draw(
-        plots.variant_bars(family),
-        f"{family[0].slug}-variants",
-        "Accuracy by variant and routing unit, after the last task. Diamonds: the paper's numbers, "
-        "with its own backbone.",
-        f"{ends}.",
-    )
+    return drawer.draw(plots.variant_dots(family), f"{family[0].slug}-variants")
 
 
 def _section(group: Group, drawer: _Drawer) -> dict[str, Any]:
-    name, bands = drawer.unique(group.slug), _bands(group.seeds)
-    seeds = " Seeds are averaged after scaling." if len(group.seeds) > 1 else ""
-    score = group.routers[0].score_name.capitalize()
-    drawn = [
-        drawer.draw(
-            plots.accuracy_curves(group),
-            f"{name}-accuracy",
-            "Mean accuracy over the tasks learned so far, after each task, by routing unit and of "
-            f"baselines.{bands}",
-            f"After the last task: {_by_unit(group)}; correct adapter given "
-            f"{_percent(group.statistic(oracle), group)}.",
-        ),
-        drawer.draw(
-            plots.score_heatmap(group),
-            f"{name}-router-scores",
-            f"{score} under the expert of each task (columns) of the test images of each task "
-            "(rows). Means, scaled to 0–1 in each row; the whole task is routed to the darkest "
-            f"cell of its row.{seeds}",
-        ),
-        drawer.draw(
-            plots.novelty_curves(group),
-            f"{name}-novelty",
-            "Novelty detection after each task: how well test images of tasks to come are "
-            f"separated from those of learned tasks, and how many of these are flagged.{bands}",
-        ),
+    name = drawer.unique(group.slug)
+    drawn = [drawer.draw(plots.accuracy_curves(group), f"{name}-accuracy")]
+    beside = plots.baseline_curves(group)
+    if beside:
+        drawn.append(drawer.draw(beside, f"{name}-methods"))
+    drawn += drawer.matrices(group.title, group.short_settings, group.model, name)
+    drawn.append(drawer.draw(plots.novelty_curves(group), f"{name}-novelty"))
+    others = [
+        drawing
+        for baseline in group.baselines
+        for drawing in drawer.matrices(
+            f"{group.title}, {baseline.first.method.title}",
+            group.short_settings,
+            baseline,
+            f"{name}-{slug(baseline.method)}",
+        )
     ]
     return {
         "anchor": name,
-        "group": group,
+        "title": f"{group.title}, {group.backbone}",
+        "settings": group.settings,
         "headline": _headline(group),
-        "units": _html(replace(units_table(group), caption=f"{group.title}: by routing unit")),
+        "units": _html(replace(units_table(group), caption="Accuracy by routing unit")),
         "plots": drawn,
-        "novelty": _html(novelty_table(group)),
-        "tasks": _html(tasks_table(group)),
+        "others": others,
+        "confusions": _confusions(group.model),
+        "novelty": _html(replace(novelty_table(group), caption="Novelty detection")),
+        "tasks": _html(replace(tasks_table(group), caption=f"Tasks, seed {group.first.seed}")),
         "configuration": tomli_w.dumps(schema.write(group.first.config)),
         "seeds": seed_list(group.seeds),
         "environment": _environment(group),
     }
+
+
+def _confusions(seeds: Seeds) -> Markup | None:
+    caption = "Test images, each alone, after the last task"
+    table = matrices.Confusion.of(seeds).table(caption)
+    return _html(table) if table.rows else None
 
 
 def _headline(group: Group) -> list[tuple[str, str, str]]:
@@ -253,21 +237,12 @@ def _headline(group: Group) -> list[tuple[str, str, str]]:
     return [
         *shown,
         (_percent(group.statistic(oracle), group), "correct adapter given", "without routing"),
+        (bytes_text(group.first.footprint.bytes), "kept", "everything besides the backbone"),
     ]
-
-
-def _by_unit(group: Group) -> str:
-    return ", ".join(
-        f"{unit} {_percent(group.model.accuracy(unit), group)}" for unit in group.units
-    )
 
 
 def _percent(value: Statistic | None, group: Group) -> str:
     return f"{percent(value, len(group.seeds))} %"
-
-
-def _bands(seeds: Sequence[int]) -> str:
-    return " Bands are ± one standard deviation over seeds." if len(seeds) > 1 else ""
 
 
 def _environment(group: Group) -> list[tuple[str, str]]:

@@ -8,256 +8,209 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
 from remembering.errors import RememberingError
-from remembering.experiments.published import FOOTPRINTS
+from remembering.report.curves import Curve, Look, draw_curves
 from remembering.report.figure import (
     BLUE,
     GREEN,
-    GREY,
     INK,
     ORANGE,
-    PURPLE,
-    SKY,
     STYLE,
-    VERMILION,
-    accuracy_axes,
+    Plot,
+    canvas,
     deviations,
-    level,
-    line,
-    line_break,
     means,
-    set_title,
-    shorten,
+    text_width,
+    wrap,
 )
 from remembering.report.groups import Group, Seeds, Statistic
-from remembering.report.table import size
-from remembering.report.tables import oracle, total_size
+from remembering.report.looks import ABLATED, ORACLE, method_look, unit_look
+from remembering.report.table import percent
+from remembering.report.tables import oracle
 
-ANNOTATED_TASKS = 10
-
-
-def accuracy_curves(group: Group) -> Figure:
-    """Draw the accuracy over the tasks learned so far, after each task."""
-    with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(6.6, 5.4))
-        axes = fig.subplots()
-        for unit in group.units:
-            colour, marker = _unit_look(unit, group)
-            line(axes, group.model.accuracy_after(unit), unit, colour, marker=marker)
-        given = group.curve(lambda routing: routing.oracle_after)
-        line(axes, given, "correct adapter given", INK, linestyle=(0, (5, 2)))
-        ablated = group.curve(lambda routing: routing.ablated_after)
-        line(axes, ablated, "routing ablated", PURPLE, linestyle=(0, (1, 1)))
-        for baseline in group.baselines:
-            _baseline_lines(axes, baseline, group)
-        set_title(fig, axes, f"{group.title}: accuracy after each task", group.short_settings)
-        accuracy_axes(axes, group.task_count)
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        return fig
+BESIDE = ("joint", "fetril", "ssre")
+"""Methods in the paper's accuracy curves, by the beginning of their names."""
 
 
-def score_heatmap(group: Group) -> Figure:
-    """Draw the router scores of the images of each task under the expert of each task.
+def accuracy_curves(group: Group, name: str | None = None) -> Plot:
+    """Draw the accuracy by routing unit, with the correct adapter given and routing ablated.
 
-    As in the paper's figure, scores are scaled to 0..1: here in each row (the images of one task),
-    because the smallest score of the row decides. Seeds are averaged after scaling.
+    The other methods of the paper's figure are drawn if they were run, above all joint training,
+    its oracle.
+
+    Args:
+        group: The results.
+        name: Begins the title, instead of the name of the experiment.
     """
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        scores = np.mean([_scaled_rows(router.scores) for router in group.routers], 0)
-        tasks, name = len(scores), group.routers[0].score_name
-        side = float(np.clip(0.52 * tasks + 2, 3.6, 6.6))
-        fig = Figure(figsize=(side + 1.7, side))
-        axes = fig.subplots()
-        image = axes.imshow(
-            scores, cmap="cividis", vmin=0, vmax=1, interpolation="none", aspect="equal"
-        )
-        bar = fig.colorbar(image, ax=axes, shrink=0.8, label=f"{name}, 0–1 per row")
-        bar.outline.set_visible(False)
-        axes.spines[:].set_visible(False)
-        axes.set(
-            title=line_break(f"{group.title}: {name}", 40),
-            xlabel="Expert of task",
-            ylabel="Test images of task",
-        )
-        for axis in (axes.xaxis, axes.yaxis):
-            places = _task_ticks(tasks)
-            axis.set_ticks(places, labels=[str(place + 1) for place in places])
-        if tasks <= ANNOTATED_TASKS:
-            names = _task_names(group)
-            if names:
-                axes.set_yticks(range(tasks), labels=names)
-            for (i, j), value in np.ndenumerate(scores):
-                colour = "#ffffff" if value < 0.55 else "#111111"
-                axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
-        return fig
+    curves = [
+        Curve(unit, group.model.accuracy_after(unit), _unit_look(unit, group))
+        for unit in group.units
+    ]
+    curves += [
+        Curve("correct adapter given", group.curve(lambda r: r.oracle_after), ORACLE),
+        Curve("routing ablated", group.curve(lambda r: r.ablated_after), ABLATED),
+    ]
+    curves += [
+        _baseline(baseline, "sample", place)
+        for place, baseline in enumerate(group.baselines)
+        if baseline.method.startswith(BESIDE)
+    ]
+    title = f"{name or group.title}: accuracy by routing unit"
+    return Plot(
+        draw_curves(title, group.short_settings, curves),
+        title,
+        "Mean accuracy over the tasks learned so far, after each task, by routing unit; with the "
+        "correct adapter given; and without a router (ablated), where the most confident adapter "
+        f"answers.{_bands(group)}",
+        f"After the last task: {by_unit(group)}; correct adapter given "
+        f"{percent(group.statistic(oracle), len(group.seeds))} %.",
+    )
 
 
-def novelty_curves(group: Group) -> Figure:
+def baseline_curves(group: Group) -> Plot | None:
+    """Draw the accuracy of the model beside that of the baselines; None if there are none."""
+    if not group.baselines or "sample" not in group.units:
+        return None
+    model = Curve(
+        "this model", group.model.accuracy_after("sample"), method_look(group.model.method)
+    )
+    others = [
+        _baseline(baseline, unit, place)
+        for place, baseline in enumerate(group.baselines)
+        for unit in baseline.units
+    ]
+    title = f"{group.title}: accuracy beside other methods"
+    ends = "; ".join(
+        f"{baseline.first.method.title} {percent(baseline.accuracy(), len(group.seeds))} %"
+        for baseline in group.baselines
+    )
+    return Plot(
+        draw_curves(title, group.short_settings, [model, *others]),
+        title,
+        "Mean accuracy over the tasks learned so far, after each task, on single images unless "
+        "another routing unit is named. Methods that were evaluated after the last task only are "
+        f"single points.{_bands(group)}",
+        f"After the last task: this model {percent(group.model.accuracy(), len(group.seeds))} %; "
+        f"{ends}.",
+    )
+
+
+def novelty_curves(group: Group) -> Plot:
     """Draw how well images of tasks to come are detected, and false alarms on learned tasks."""
-    with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(6.6, 4.2))
-        axes = fig.subplots()
-        auroc = group.curve(lambda routing: routing.novelty.auroc)
-        line(axes, auroc, "AUROC, new against learned", BLUE)
-        rate = group.routing[0].novelty.rate
-        alarms = group.curve(lambda routing: routing.novelty.false_alarms)
-        line(axes, alarms, f"false alarms, target {rate:.0%}", ORANGE, marker="v")
-        axes.axhline(100 * rate, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
-        set_title(fig, axes, f"{group.title}: novelty detection", group.short_settings)
-        axes.set(xlabel="Tasks learned", ylabel="%", ylim=(0, 102))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=1)
-        return fig
+    rate = group.routing[0].novelty.rate
+    auroc = group.curve(lambda routing: routing.novelty.auroc)
+    alarms = group.curve(lambda routing: routing.novelty.false_alarms)
+    target = (Statistic(rate, None, 1),) * group.task_count
+    curves = [
+        Curve("AUROC × 100, new against learned", auroc, Look(GREEN, "s", "-", 2.0)),
+        Curve("false alarms", alarms, Look(ORANGE, "v", "-", 2.0)),
+        Curve("requested", target, Look(INK, "none", (0, (1, 1.4)), 1.0)),
+    ]
+    title = f"{group.title}: novelty detection"
+    return Plot(
+        draw_curves(title, group.short_settings, curves, "%"),
+        title,
+        "Novelty detection after each task: how well test images of tasks to come are "
+        f"separated from those of learned tasks, and how many of these are flagged.{_bands(group)}",
+    )
 
 
-def footprint_chart(groups: Sequence[Group]) -> Figure:
-    """Draw the parameters that models keep, beside the numbers that the paper prints."""
-    labels = [f"Paper: {item.method}" for item in FOOTPRINTS]
-    labels += [f"{shorten(group.title, 34)}\n{shorten(group.backbone, 34)}" for group in groups]
-    paper = [item.millions * 1e6 for item in FOOTPRINTS]
-    adapters = [float(group.first.footprint.adapters) for group in groups]
-    total = [float(group.first.footprint.parameters) for group in groups]
-    with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(7.4, 1.9 + 0.28 * len(paper) + 0.56 * len(groups)))
-        axes = fig.subplots()
-        # A pair of bars takes twice the height of one of the paper's bars.
-        pairs = np.array([len(paper) + 0.5 + 2 * i for i in range(len(groups))])
-        printed = [f"{item.millions:.2f}M ({item.where})" for item in FOOTPRINTS]
-        for places, widths, texts, colour, label in (
-            (range(len(paper)), paper, printed, GREY, "paper, CIFAR10/5"),
-            (pairs - 0.4, adapters, [size(n) for n in adapters], BLUE, "adapters only"),
-            (pairs + 0.4, total, [total_size(g) for g in groups], ORANGE, "everything kept"),
-        ):
-            # A logarithmic axis cannot show the 0 of an experiment without adapters.
-            shown = [max(width, 1) for width in widths]
-            bars = axes.barh(places, shown, color=colour, height=0.72, label=label)
-            axes.bar_label(bars, texts, padding=4, fontsize=9)
-        axes.set_yticks([*range(len(paper)), *pairs], labels=labels)
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        sizes = [*paper, *adapters, *total]
-        axes.set_xlim(10 ** np.floor(np.log10(max(min(sizes), 1)) - 0.3), max(sizes) * 30)
-        axes.xaxis.set_major_formatter(FuncFormatter(_parameters))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.grid(axis="y", visible=False)
-        axes.set(title="Memory footprint", xlabel="Parameters (logarithmic scale)")
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        return fig
+def variant_dots(groups: Sequence[Group]) -> Plot:
+    """Draw the variants of one experiment (capacity E, replay memory M), one row each.
 
-
-def variant_bars(groups: Sequence[Group]) -> Figure:
-    """Draw the variants of one experiment (capacity E, replay memory M) side by side."""
+    Raises:
+        RememberingError: If there are none.
+    """
     if not groups:
         raise RememberingError("there are no variants to compare; give at least one group")
     shared = [unit for unit in groups[0].units if all(unit in group.units for group in groups)]
-    series: list[tuple[str, list[Statistic | None], str]] = [
-        (unit, [group.model.accuracy(unit) for group in groups], _unit_look(unit, groups[0])[0])
+    series: list[tuple[str, list[Statistic | None], Look]] = [
+        (unit, [g.model.accuracy(unit) for g in groups], _unit_look(unit, groups[0]))
         for unit in shared
     ]
-    series.append(("correct adapter given", [group.statistic(oracle) for group in groups], GREY))
+    given = [group.statistic(oracle) for group in groups]
+    series.append(("correct adapter given", given, ORACLE))
+    names = [wrap(group.variant or "default", 110, 10, lines=2) for group in groups]
+    title = f"{groups[0].experiment}: accuracy by variant"
+    settings = " | ".join(dict.fromkeys(group.short_settings for group in groups))
+    rows = (len(series) + 2) // 2
     with mpl.rc_context(STYLE):
-        fig = Figure(figsize=(6.6, 4.6))
-        axes = fig.subplots()
-        width = 0.8 / len(series)
-        for k, (label, values, colour) in enumerate(series):
-            places = [i + (k - (len(series) - 1) / 2) * width for i in range(len(groups))]
-            axes.bar(places, means(values), width * 0.92, color=colour, label=label)
-            spread = deviations(values)
-            if spread.any():
-                axes.errorbar(
-                    places, means(values), spread, fmt="none", ecolor=INK, capsize=2, lw=1.2
-                )
-            _published_points(axes, groups, label, places)
-        names = [shorten(group.variant or "default", 18) for group in groups]
-        axes.set_xticks(range(len(groups)), labels=names)
-        axes.grid(axis="x", visible=False)
-        settings = " | ".join(dict.fromkeys(group.short_settings for group in groups))
-        set_title(fig, axes, f"{groups[0].experiment}: accuracy by variant", settings)
-        axes.set(ylabel="Accuracy (%)", ylim=(0, 105))
-        fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        return fig
+        fig, axes = canvas(
+            title,
+            settings,
+            height=30.0 * len(groups) + 10,
+            left=14 + max(text_width(line, 10) for name in names for line in name),
+            right=16,
+            bottom=40 + 16 * rows,
+        )
+        for label, values, look in series:
+            axes.errorbar(
+                means(values),
+                range(len(groups)),
+                xerr=deviations(values) if deviations(values).any() else None,
+                fmt=look.marker,
+                color=look.colour,
+                markersize=8,
+                capsize=2,
+                label=label,
+                clip_on=False,
+            )
+            _published_points(axes, groups, label)
+        axes.set_yticks(range(len(groups)), labels=["\n".join(name) for name in names])
+        axes.tick_params(axis="y", length=0)
+        axes.set(xlabel="Accuracy (%)", xlim=(0, 100), ylim=(len(groups) - 0.5, -0.5))
+        fig.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=2)
+    ends = "; ".join(f"{group.variant or 'default'}: {by_unit(group)}" for group in groups)
+    return Plot(
+        fig,
+        title,
+        "Accuracy by variant and routing unit, after the last task. Open diamonds: the paper's "
+        "numbers, with its own backbone.",
+        f"{ends}.",
+    )
 
 
-def _baseline_lines(axes: Axes, baseline: Seeds, group: Group) -> None:
-    """Draw a method beside the model: a curve per routing unit, or a level if only the end is."""
-    for unit in baseline.units:
-        label = baseline.first.method.title + ("" if unit == "sample" else f" ({unit})")
-        colour = ORANGE if baseline.method == "joint" else GREY
-        marker, style = "v", "--"
-        if len(baseline.units) > 1:
-            colour, marker = _unit_look(unit, group)
-            style = "-."
-        if None in baseline.accuracy_after(unit):
-            level(axes, baseline.accuracy(unit), label, colour)
-        else:
-            line(axes, baseline.accuracy_after(unit), label, colour, linestyle=style, marker=marker)
+def by_unit(group: Group) -> str:
+    """Return the accuracy after the last task by routing unit, as text."""
+    return ", ".join(
+        f"{unit} {percent(group.model.accuracy(unit), len(group.seeds))} %" for unit in group.units
+    )
 
 
-def _published_points(
-    axes: Axes, groups: Sequence[Group], unit: str, places: Sequence[float]
-) -> None:
-    """Draw the paper's number on the bar of its routing unit."""
+def _baseline(baseline: Seeds, unit: str, place: int = 0) -> Curve:
+    label = baseline.first.method.title + ("" if unit == "sample" else f" ({unit})")
+    look = method_look(baseline.method, unit, place)
+    return Curve(label, baseline.accuracy_after(unit), look)
+
+
+def _published_points(axes: Axes, groups: Sequence[Group], unit: str) -> None:
+    """Draw the paper's number in the row of its variant."""
     points = [
         (place, group.published)
-        for place, group in zip(places, groups, strict=True)
+        for place, group in enumerate(groups)
         if group.published and group.published.unit == unit
     ]
     if points:
         axes.errorbar(
-            [place for place, _ in points],
             [published.accuracy for _, published in points],
-            [published.deviation for _, published in points],
+            [place for place, _ in points],
+            xerr=[published.deviation for _, published in points],
             fmt="D",
-            color=PURPLE,
-            markeredgecolor="#ffffff",
-            markersize=8,
+            color=BLUE,
+            markerfacecolor="none",
+            markersize=10,
             capsize=3,
             zorder=3,
             label=f"paper ({unit})",
         )
 
 
-def _scaled_rows(scores: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    raw = np.asarray(scores, dtype=np.float64)
-    low, high = raw.min(1, keepdims=True), raw.max(1, keepdims=True)
-    spread: NDArray[np.float64] = np.where(high > low, high - low, 1.0)
-    scaled: NDArray[np.float64] = (raw - low) / spread
-    return scaled
-
-
-def _unit_look(unit: str, group: Group) -> tuple[str, str]:
-    """Return colour and marker: in every figure, samples are blue and tasks are vermilion."""
-    if unit == "sample":
-        return BLUE, "o"
-    if unit == "task":
-        return VERMILION, "s"
+def _unit_look(unit: str, group: Group) -> Look:
     between = [name for name in group.units if name not in ("sample", "task")]
-    place = between.index(unit)
-    return (SKY, GREEN, ORANGE)[place % 3], ("^", "D", "P")[place % 3]
+    return unit_look(unit, between.index(unit) if unit in between else 0)
 
 
-def _task_names(group: Group) -> list[str] | None:
-    """Return short names of the tasks, if they are the same for every seed."""
-    names = [[task.name for task in result.tasks] for result in group.model.results]
-    if any(other != names[0] for other in names):
-        return None
-    return [f"{i}  {shorten(name, 16)}" for i, name in enumerate(names[0], start=1)]
-
-
-def _task_ticks(number: int) -> list[int]:
-    """Return all tasks if there are few, else the first and every fifth or tenth."""
-    step = 1 if number <= ANNOTATED_TASKS else 5 if number <= 25 else max(10, number // 100 * 10)
-    return sorted({0, *range(step - 1, number, step)})
-
-
-def _parameters(value: float, _position: int | None = None) -> str:
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:g}{letter}"
-    return f"{value:g}"
+def _bands(group: Group) -> str:
+    return " Bands are ± one standard deviation over seeds." if len(group.seeds) > 1 else ""

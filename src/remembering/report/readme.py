@@ -1,4 +1,4 @@
-"""Tables of the README, between comments that name them.
+"""Tables and the figure of the README, between comments that name them.
 
 <!-- results:NAME -->
 everything here is replaced
@@ -16,49 +16,74 @@ from remembering.errors import RememberingError
 from remembering.experiments.spec import MODEL
 from remembering.report.collect import collect
 from remembering.report.comparison import Comparison, Row
-from remembering.report.groups import Group, Seeds, code_text, count, seed_list
-from remembering.report.table import NOTHING, Table, bytes_text, percent, points
+from remembering.report.figure_files import Figures
+from remembering.report.groups import (
+    Group,
+    Seeds,
+    Statistic,
+    code_text,
+    count,
+    seed_list,
+    short_settings,
+)
+from remembering.report.table import (
+    BREAK,
+    NOTHING,
+    Table,
+    bytes_text,
+    markdown_text,
+    percent,
+    points,
+)
 from remembering.report.tables import domains_table
 
 EXPERIMENTS = ("cifar10-5", "cifar100-10", "digits-5", "permuted-mnist-10")
 DOMAINS = "domains-5"
+OURS, REPLAY, JOINT = "Ours", "Ours, with replay", "Best joint training"
+FROZEN, FIRST = "Router alone, frozen", "Router alone, adapted"
+PUBLISHED, FINETUNE = "As published, sample", "Fine-tuning"
 COLUMNS = {
-    "Ours": ("ours", "sample"),
-    "Ours, 20 replay images per class": ("ours-replay", "sample"),
-    "Router alone": ("ours-first", "sample"),
-    "Gaussians, frozen backbone": ("gaussian", "sample"),
-    "Best joint training": ("joint", "sample"),
-    "As published": ("ours-published", "sample"),
-    "As published, unit task": ("ours-published", "task"),
-    "Fine-tuning": ("finetune", "sample"),
+    OURS: ("ours", "sample"),
+    REPLAY: ("ours-replay", "sample"),
+    FROZEN: ("gaussian", "sample"),
+    FIRST: ("ours-first", "sample"),
+    JOINT: ("joint", "sample"),
+    PUBLISHED: ("ours-published", "sample"),
+    "As published, task": ("ours-published", "task"),
+    FINETUNE: ("finetune", "sample"),
 }
 """Columns of the table of single images: method and routing unit."""
 _BLOCK = re.compile(r"<!-- results:(\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def fill_readme(text: str, paths: Sequence[str | Path]) -> str:
-    """Return a text with its tables replaced by those of some results.
+def fill_readme(text: str, paths: Sequence[str | Path], figures: Figures | None = None) -> str:
+    """Return a text with its tables and figure replaced by those of some results.
 
     Args:
         text: Markdown with pairs of comments.
         paths: Folders with results.
+        figures: Receives the figure. If None, a text must not name it.
 
     Raises:
         RememberingError: If a comment names no table, or has no end.
     """
     groups, comparisons = collect(paths)
-    tables = {
-        "single-images": single_images(groups, comparisons),
-        "domains": domains(groups),
+    shown = [row for name in EXPERIMENTS for row in experiments_named(name, groups, comparisons)]
+    known = {
+        "single-images": lambda: single_images(shown),
+        "domains": lambda: domains(groups),
     }
+    if figures:
+        known["figure"] = lambda: _figure(shown, figures)
 
     def replaced(block: re.Match[str]) -> str:
         name = block[1]
-        if name not in tables:
+        if name not in known:
+            hint = "; --figures FOLDER is missing" if name == "figure" else ""
             raise RememberingError(
-                f"there is no table '{name}' of results; known are {', '.join(tables)}"
+                f"there is no table '{name}' of results; known are {', '.join(known)}{hint}"
             )
-        return f"<!-- results:{name} -->\n\n{tables[name]}\n\n<!-- end -->"
+        return f"<!-- results:{name} -->\n\n{known[name]()}\n\n<!-- end -->"
 
     filled, blocks = _BLOCK.subn(replaced, text)
     if not blocks or blocks != text.count("<!-- results:"):
@@ -69,26 +94,109 @@ def fill_readme(text: str, paths: Sequence[str | Path]) -> str:
     return filled
 
 
-def single_images(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
-    """Return the accuracy and the footprint of the main methods, one row per experiment."""
-    rows = [row for name in EXPERIMENTS for row in _experiments(name, groups, comparisons)]
-    if not rows:
+@dataclass(frozen=True)
+class ExperimentRow:
+    """An experiment with the methods that were run on it, by name; all are on single images."""
+
+    group: Group | Comparison
+    methods: Mapping[str, Seeds]
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment."""
+        return self.group.experiment
+
+    @property
+    def name(self) -> str:
+        """The experiment, and whether it is the small version."""
+        return self.group.title
+
+    @property
+    def cell(self) -> str:
+        """The experiment and the number of seeds of ours."""
+        return BREAK.join((self.name, count(len(self.seeds), "seed")))
+
+    @property
+    def settings(self) -> str:
+        """The settings for the subtitle of a plot."""
+        return short_settings(self.group.first, self.seeds)
+
+    @property
+    def facts(self) -> str:
+        """A sentence with what the accuracies depend on."""
+        first = self.group.first
+        return (
+            f"{self.name}: {first.backbone}, {first.image_size} px, "
+            f"{count(len(first.tasks), 'task')}, {seed_list(self.seeds)}."
+        )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of ours, or of the method that has most."""
+        members = sorted(self.methods.values(), key=lambda seeds: -len(seeds.seeds))
+        return self.methods.get("ours", members[0]).seeds
+
+    @property
+    def joint(self) -> list[str]:
+        """Names of variants of joint training, the most accurate first."""
+        found = [name for name in self.methods if name.startswith("joint")]
+        return sorted(found, key=lambda name: -Row("sample", self.methods[name]).accuracy.mean)
+
+    def row(self, column: str) -> Row | None:
+        """Return the method of a column, if it was run."""
+        method, unit = COLUMNS[column]
+        seeds = self.methods.get(next(iter(self.joint), "") if method == "joint" else method)
+        return Row(unit, seeds) if seeds and unit in seeds.units else None
+
+    def text(self, column: str) -> str:
+        """Return accuracy, deviation, difference to ours, and bytes, one per line."""
+        row, ours = self.row(column), self.row(OURS)
+        if row is None:
+            return NOTHING
+        mean, sign, deviation = percent(row.accuracy, 0).partition(" ± ")
+        lines = [mean, f"± {deviation}" if sign else ""]
+        if row.accuracy.n != len(self.seeds):
+            lines.append(count(row.accuracy.n, "seed"))
+        if ours and row != ours and (difference := row.difference(ours)):
+            lines.append(f"({_points(difference)})")
+        return BREAK.join(line for line in (*lines, bytes_text(row.bytes)) if line)
+
+    def not_lower(self) -> list[str]:
+        """Return the columns that are at least as accurate as ours on single images."""
+        ours = self.row(OURS)
+        found = []
+        for column in COLUMNS:
+            row = self.row(column)
+            difference = row.difference(ours) if row and ours and row != ours else None
+            if difference and difference.mean > -0.0005:
+                found.append(f"{column} {_points(difference)}")
+        return found
+
+    def contribution(self, column: str, without: str) -> str | None:
+        """Return the difference between two columns, if both were run with common seeds."""
+        row, other = self.row(column), self.row(without)
+        difference = row.difference(other) if row and other else None
+        return f"{self.name}: {_points(difference)}" if difference else None
+
+
+def single_images(shown: Sequence[ExperimentRow]) -> str:
+    """Return accuracy, difference to ours and footprint of the main methods, and what follows."""
+    if not shown:
         return "No results of single images are recorded yet."
-    shown = [row.row(column) for row in rows for column in COLUMNS]
-    accuracy = Table(
-        "Accuracy on single images (%), in brackets minus ours (points)",
+    rows = [row.row(column) for row in shown for column in COLUMNS]
+    table = Table(
+        "Accuracy on single images (%); the column “task” is another protocol",
         ("Experiment", *COLUMNS),
-        tuple((row.title, *(row.accuracy(column) for column in COLUMNS)) for row in rows),
-        f"{_joint_text(rows)} {code_text(found.seeds for found in shown if found)}",
-    )
-    columns = [column for column, (_, unit) in COLUMNS.items() if unit == "sample"]
-    kept = Table(
-        "Bytes kept besides the backbone",
-        ("Experiment", *columns),
-        tuple((row.name, *(row.bytes(column) for column in columns)) for row in rows),
-    )
-    parts = [table.without_empty_columns().to_markdown().strip() for table in (accuracy, kept)]
-    missing = [name for name in EXPERIMENTS if name not in {row.experiment for row in rows}]
+        tuple((row.cell, *(row.text(column) for column in COLUMNS)) for row in shown),
+        "In a cell: accuracy after the last task, ± standard deviation over seeds, (difference to "
+        "ours in points over common seeds), and bytes kept besides the backbone. With replay: 20 "
+        "images per class are kept. Router alone: class Gaussians, on the frozen backbone or "
+        "adapted to the first task. As published: the paper's configuration, by routing unit. "
+        f"{code_text(found.seeds for found in rows if found)}",
+    ).without_empty_columns()
+    remarks = "\n".join(f"- {markdown_text(remark)}" for remark in _remarks(shown))
+    parts = [table.to_markdown().strip(), *([remarks] if remarks else [])]
+    missing = [name for name in EXPERIMENTS if name not in {row.experiment for row in shown}]
     if missing:
         parts.append(f"No results of {', '.join(missing)} are recorded yet.")
     return "\n\n".join(parts)
@@ -106,86 +214,19 @@ def domains(groups: Sequence[Group]) -> str:
     return "\n\n".join(table.to_markdown().strip() for table in tables)
 
 
-@dataclass(frozen=True)
-class _Experiment:
-    """An experiment with the methods that were run on it, by name; all are on single images."""
-
-    group: Group | Comparison
-    methods: Mapping[str, Seeds]
-
-    @property
-    def experiment(self) -> str:
-        return self.group.experiment
-
-    @property
-    def name(self) -> str:
-        return self.group.title
-
-    @property
-    def title(self) -> str:
-        """The experiment and what its accuracies depend on."""
-        first = self.group.first
-        return (
-            f"{self.name}: {first.backbone}, {first.image_size} px, "
-            f"{count(len(first.tasks), 'task')}, {seed_list(self.seeds)}"
-        )
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds of ours, or of the method that has most."""
-        members = sorted(self.methods.values(), key=lambda seeds: -len(seeds.seeds))
-        return self.methods.get("ours", members[0]).seeds
-
-    @property
-    def joint(self) -> list[str]:
-        """Names of variants of joint training, the most accurate first."""
-        found = [name for name in self.methods if name.startswith("joint")]
-        return sorted(found, key=lambda name: -Row("sample", self.methods[name]).accuracy.mean)
-
-    def row(self, column: str) -> Row | None:
-        method, unit = COLUMNS[column]
-        seeds = self.methods.get(next(iter(self.joint), "") if method == "joint" else method)
-        return Row(unit, seeds) if seeds and unit in seeds.units else None
-
-    def accuracy(self, column: str) -> str:
-        """Return the accuracy; in brackets the difference to ours, and the number of seeds."""
-        row, ours = self.row(column), self.row("Ours")
-        if row is None:
-            return NOTHING
-        notes = []
-        if ours and row != ours and (difference := row.difference(ours)):
-            notes.append(points(difference).partition(" ")[0])
-        if row.accuracy.n != len(self.seeds):
-            notes.append(count(row.accuracy.n, "seed"))
-        return percent(row.accuracy, 0) + (f" ({'; '.join(notes)})" if notes else "")
-
-    def bytes(self, column: str) -> str:
-        row = self.row(column)
-        return bytes_text(row.bytes) if row else NOTHING
-
-
-def _experiments(
+def experiments_named(
     name: str, groups: Sequence[Group], comparisons: Sequence[Comparison]
-) -> list[_Experiment]:
-    """Return the experiments of a name, in full size and small, with the methods of both commands.
-
-    Joint training may be an experiment of its own, because it has another budget.
-    """
-    every: list[Group | Comparison] = [*comparisons, *groups]
+) -> list[ExperimentRow]:
+    """Return the experiments of a name, full size and small, with the methods of both commands."""
     found: dict[tuple[bool, str], tuple[Group | Comparison, dict[str, Seeds]]] = {}
+    every: list[Group | Comparison] = [*comparisons, *groups]
     for shown in every:
         if shown.experiment != name or shown.variant:
             continue
         _, methods = found.setdefault((shown.small, shown.backbone), (shown, {}))
         for method, seeds in _methods(shown).items():
             methods.setdefault(method, seeds)
-    for shown in every:
-        key = (shown.small, shown.backbone)
-        if shown.experiment == f"{name}-joint" and key in found:
-            for method, seeds in _methods(shown).items():
-                if method.startswith("joint"):
-                    found[key][1].setdefault(f"{method} of {shown.experiment}", seeds)
-    return [_Experiment(shown, methods) for _, (shown, methods) in sorted(found.items())]
+    return [ExperimentRow(shown, methods) for _, (shown, methods) in sorted(found.items())]
 
 
 def _methods(shown: Group | Comparison) -> dict[str, Seeds]:
@@ -195,8 +236,30 @@ def _methods(shown: Group | Comparison) -> dict[str, Seeds]:
     return {"ours" if name == MODEL else name: seeds for name, seeds in methods.items()}
 
 
-def _joint_text(rows: Sequence[_Experiment]) -> str:
-    """Return which variants of joint training are the best ones."""
-    best = [f"{row.name}: {row.joint[0]}" for row in rows if len(row.joint) > 1]
-    text = "After the last task, ± standard deviation over seeds."
-    return f"{text} Best joint training: {'; '.join(best)}." if best else text
+def _remarks(shown: Sequence[ExperimentRow]) -> list[str]:
+    """Return where ours is not ahead, and what its parts contribute."""
+    level = [f"{row.name}: {', '.join(found)}" for row in shown if (found := row.not_lower())]
+    best = [f"{row.name}: {row.joint[0]}" for row in shown if len(row.joint) > 1]
+    remarks = [
+        " ".join(row.facts for row in shown),
+        f"As accurate as ours, or more (points): {'; '.join(level)}." if level else "",
+        f"Best joint training: {'; '.join(best)}." if best else "",
+    ]
+    for what, column, without in (
+        ("Adaptation to the first task adds", FIRST, FROZEN),
+        ("Later adapters add", OURS, FIRST),
+    ):
+        found = [text for row in shown if (text := row.contribution(column, without))]
+        remarks.append(f"{what} (points): {'; '.join(found)}." if found else "")
+    return [remark for remark in remarks if remark]
+
+
+def _figure(shown: Sequence[ExperimentRow], figures: Figures) -> str:
+    from remembering.report.overview import overview
+
+    plot = overview(shown)
+    return figures.add(plot, "accuracy") if plot else "No results are recorded yet."
+
+
+def _points(difference: Statistic) -> str:
+    return points(difference).partition(" ")[0]

@@ -14,6 +14,8 @@ from remembering.experiments.published import Published
 from remembering.report.groups import Statistic, count
 
 NOTHING = "–"
+BREAK = "\u2028"
+"""Begins a new line in a cell."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Table:
                 min_width=max(map(len, [*whole, *header.split()])),
             )
         for row in self.rows:
-            shown.add_row(*map(Text, row[:columns]))
+            shown.add_row(*(Text(cell.replace(BREAK, "\n")) for cell in row[:columns]))
         return shown
 
     def to_markdown(self) -> str:
@@ -56,7 +58,7 @@ class Table:
         rule = [
             "---:" if i > 0 and self._is_numeric(i) else "---" for i in range(len(self.headers))
         ]
-        lines = [[markdown_text(cell) for cell in row] for row in (self.headers, *self.rows)]
+        lines = [list(map(_markdown_cell, row)) for row in (self.headers, *self.rows)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
         note = f"\n\n{markdown_text(self.note)}" if self.note else ""
         return f"**{markdown_text(self.caption)}**\n\n{table}{note}\n"
@@ -74,7 +76,7 @@ class Table:
         body = "".join(
             f'<tr><th scope="row">{html.escape(row[0])}</th>'
             + "".join(
-                f"<td{kind}>{html.escape(cell).replace(' ± ', '&nbsp;±&nbsp;')}</td>"
+                f"<td{kind}>{_html_cell(cell)}</td>"
                 for kind, cell in zip(number[1:], row[1:], strict=True)
             )
             + "</tr>"
@@ -106,6 +108,18 @@ class Table:
             tuple(tuple(row[i] for i in used) for row in self.rows),
             self.note,
         )
+
+
+def _markdown_cell(text: str) -> str:
+    """Return a cell; where it has several lines, a number and its unit stay on one of them."""
+    lines = [markdown_text(line) for line in text.split(BREAK)]
+    if len(lines) > 1:
+        lines = [re.sub(r"(?<=\d) (?=\w)|(?<=±) ", "&nbsp;", line) for line in lines]
+    return "<br>".join(lines)
+
+
+def _html_cell(text: str) -> str:
+    return html.escape(text).replace(" ± ", "&nbsp;±&nbsp;").replace(BREAK, "<br>")
 
 
 def percent(value: Statistic | None, seeds: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from scipy.stats import t as student_t  # type: ignore[import-untyped]
@@ -56,17 +57,22 @@ class Domain:
     def of(cls, features: Tensor, targets: Tensor) -> Domain:
         """Return the domain of a first task; each class is compared with the other ones."""
         classes = _classes(targets)
-        parts = [_moments(features, rows) for rows in classes]
-        references = [
-            _novelty(features, rows, *_merge(parts[:i] + parts[i + 1 :]))
-            for i, rows in enumerate(classes)
-        ]
-        return cls._packed(_merge(parts), torch.stack(references))
+        whole = _merge(_moments(features, rows) for rows in classes)
+        references = []
+        for rows in classes:
+            # The moments are computed again: those of all classes may not fit into memory.
+            count, mean, lost = _rest(whole, _moments(features, rows))
+            scatter = whole[2] - lost
+            scatter.diagonal().clamp_(min=0)
+            covariance = Covariance(scatter.clone, float(count))
+            references.append(_novelty(features, rows, mean, covariance))
+        return cls._packed(whole, torch.stack(references))
 
     def novelties(self, features: Tensor, targets: Tensor) -> Tensor:
         """Return the novelty of each class of a task, (classes,)."""
-        moments = self._moments
-        return torch.stack([_novelty(features, rows, *moments) for rows in _classes(targets)])
+        covariance = Covariance(partial(restore, vars(self)), float(self.count))
+        novelties = [_novelty(features, rows, self.mean, covariance) for rows in _classes(targets)]
+        return torch.stack(novelties)
 
     def p_value(self, novelties: Tensor) -> float:
         """Return the p-value of the hypothesis that classes with these novelties belong here."""
@@ -104,13 +110,9 @@ class Domain:
         if moments is None:
             spread = self.spread * (rest / self.count).sqrt().float()
             return replace(self, count=rest, spread=spread, references=references)
-        # The inverse of `_merge`.
-        count, mean, scatter = moments
-        rest_mean = (self.mean * self.count - mean * count) / rest
-        apart = mean - rest_mean
-        between = torch.outer(apart, apart) * (count * rest / self.count)
-        scatter = subtract(vars(self), scatter + between, float(rest))
-        return self._packed((rest, rest_mean, scatter), references)
+        rest, mean, lost = _rest((self.count, self.mean), moments)
+        scatter = subtract(vars(self), lost, float(rest))
+        return self._packed((rest, mean, scatter), references)
 
     def check(self, dim: int) -> None:
         """Raise ValueError unless the domain, read from a file, fits `dim` features."""
@@ -146,12 +148,12 @@ def _chunks(features: Tensor, rows: Tensor) -> Iterator[Tensor]:
 
 
 def _moments(features: Tensor, rows: Tensor) -> Moments:
-    parts = []
-    for x in _chunks(features, rows):
+    def moments(x: Tensor) -> Moments:
         mean = x.mean(0)
         residual = x - mean
-        parts.append((torch.tensor(float(len(x)), dtype=x.dtype), mean, residual.mT @ residual))
-    return _merge(parts)
+        return torch.tensor(float(len(x)), dtype=x.dtype), mean, residual.mT @ residual
+
+    return _merge(moments(x) for x in _chunks(features, rows))
 
 
 def task_moments(expert: Expert, share: Expert) -> Moments:
@@ -174,20 +176,30 @@ def task_moments(expert: Expert, share: Expert) -> Moments:
     )
 
 
-def _merge(parts: Sequence[Moments]) -> Moments:
+def _merge(parts: Iterable[Moments]) -> Moments:
     """Combine the moments of several sets of images (Chan et al., 1979)."""
-    count, mean, scatter = parts[0]
-    for n, m, s in parts[1:]:
+    iterator = iter(parts)  # one at a time: all of them may not fit into memory
+    count, mean, scatter = next(iterator)
+    for n, m, s in iterator:
         total, apart = count + n, m - mean
-        scatter = scatter + s + torch.outer(apart, apart) * (count * n / total)
+        scatter = (scatter + s).addr_(apart, apart, alpha=float(count * n / total))
         mean, count = mean + apart * (n / total), total
     return count, mean, scatter
 
 
-def _novelty(
-    features: Tensor, rows: Tensor, count: Tensor, mean: Tensor, scatter: Tensor
-) -> Tensor:
-    covariance = Covariance(scatter, float(count))
+def _rest(whole: Sequence[Tensor], part: Moments) -> Moments:
+    """Return count and mean without a part, and what to subtract from the scatter.
+
+    The inverse of `_merge`; of the whole, only count and mean are needed.
+    """
+    (total, whole_mean), (count, mean, scatter) = whole[:2], part
+    rest = total - count
+    rest_mean = (whole_mean * total - mean * count) / rest
+    apart = mean - rest_mean
+    return rest, rest_mean, scatter.addr(apart, apart, alpha=float(count * rest / total))
+
+
+def _novelty(features: Tensor, rows: Tensor, mean: Tensor, covariance: Covariance) -> Tensor:
     logs = [
         covariance.whiten(x - mean).square().sum(1).clamp_min(1e-12).log()
         for x in _chunks(features, rows)

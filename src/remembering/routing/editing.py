@@ -26,7 +26,7 @@ def with_class(router: R, task: int, added: Expert) -> R:
     moved = {**added, "calibration_targets": added["calibration_targets"] + len(expert["counts"])}
     extended = {key: torch.cat([value, moved[key]]) for key, value in expert.items()}
     shared = {key: value for key, value in router.shared.items() if key != "logit_correction"}
-    shared |= compress(restore(shared) + added["scatter"])
+    shared |= compress(restore(shared).add_(restore(added)))
     shared["count"] = shared["count"] + added["counts"].sum()
     experts = {**router.experts, task: extended}
     return type(router)(router.settings, experts, shared).recalibrated()
@@ -82,6 +82,6 @@ def merged(router: R, other: R) -> R:
     if not (router.shared and other.shared):
         return type(router)(router.settings, experts, router.shared or other.shared)
     shared = {key: value for key, value in router.shared.items() if key != "logit_correction"}
-    shared |= compress(restore(router.shared) + restore(other.shared))
+    shared |= compress(restore(router.shared).add_(restore(other.shared)))
     shared["count"] = router.shared["count"] + other.shared["count"]
     return type(router)(router.settings, experts, shared).recalibrated()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import ClassVar, Self
 
@@ -25,6 +25,7 @@ from remembering.routing.symmetric import (
     check_compressed,
     compress,
     compressed_layout,
+    kept_scatter,
     restore,
 )
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -120,13 +121,12 @@ class GaussianRouter(Router):
             for part in zip(*parts, strict=True)
         )
         means = sums / counts[:, None]
-        scatters = [scatter_within(view, local, rows, means) for view in views]
-        scatter = distributed.all_reduce(sum(scatters, torch.zeros_like(scatters[0])))
+        # Rounded as a share is, so that what `forget` subtracts is what was added.
+        scatter = compress(distributed.all_reduce(scatter_within(views, local, rows, means)))
         return {
             "counts": counts,
             "sums": sums.float(),
-            # Rounded as a share is, so that what `forget` subtracts is what was added.
-            "scatter": restore(compress(scatter)),
+            **scatter,
             "views": torch.tensor(len(views)),
             "calibration_features": distributed.all_gather(features[here].half()),
             "calibration_targets": targets[held_out],
@@ -204,13 +204,14 @@ class GaussianRouter(Router):
             check_compressed(self.shared)
 
     def with_expert(self, task: int, expert: Expert) -> Self:
-        kept = {k: v for k, v in expert.items() if k not in ("scatter", "views")}
+        kept = {k: v for k, v in expert.items() if k not in ("spread", "correlation", "views")}
         shared = dict(self.shared)
         shared.pop("logit_correction", None)
-        scatter, count = expert["scatter"], expert["counts"].sum()
+        scatter, count = kept_scatter(expert), expert["counts"].sum()
         if self.shared:
-            scatter, count = restore(shared) + scatter, shared["count"] + count
-        shared |= {**compress(scatter), "count": count, "views": expert["views"]}
+            scatter = compress(restore(shared).add_(restore(expert)))
+            count = shared["count"] + count
+        shared |= {**scatter, "count": count, "views": expert["views"]}
         router = type(self)(self.settings, {**self.experts, task: kept}, shared)
         # Fitting the temperature compares all tasks. To keep the cost per task constant, it is not
         # repeated for each of many tasks.
@@ -284,13 +285,13 @@ class GaussianRouter(Router):
         # The two parts of a class also scatter about their common mean (Chan et al., 1979).
         weight = (before * counts / after).sqrt()[:, None]
         apart = (means - expert["sums"].double() / before[:, None]) * weight
-        within = scatter_within(features, targets, rows, means)
-        return {"counts": counts, "sums": sums, "scatter": within + apart.mT @ apart}
+        within = scatter_within([features], targets, rows, means)
+        return {"counts": counts, "sums": sums, "scatter": within.addmm_(apart.mT, apart)}
 
     def with_samples(self, task: int, samples: Expert) -> Self:
         """Return a router in which `samples` are part of the sums of a task."""
         expert = self.experts[task]
-        scatter = restore(self.shared) + samples["scatter"]
+        scatter = restore(self.shared).add_(samples["scatter"])
         count = self.shared["count"] + samples["counts"].sum()
         shared = {**self.shared, **compress(scatter), "count": count}
         refined = {
@@ -321,7 +322,7 @@ class GaussianRouter(Router):
         return features
 
     def _scores(self, logits: Tensor) -> Tensor:
-        return -_logsumexp(logits, self.gaussians.owner, len(self.experts))
+        return -grouped_logsumexp(logits, self.gaussians.owner, len(self.experts))
 
     def _with_shared(self, **tensors: Tensor) -> Self:
         """Return a router with other shared tensors that do not affect the covariance."""
@@ -333,7 +334,7 @@ class GaussianRouter(Router):
         if self._known_covariance is not None:
             return self._known_covariance
         count = float(self.shared["count"])
-        return Covariance(restore(self.shared), count, self.settings.shrinkage)
+        return Covariance(partial(restore, self.shared), count, self.settings.shrinkage)
 
     @cached_property
     def gaussians(self) -> ClassGaussians:
@@ -347,7 +348,7 @@ class GaussianRouter(Router):
         )
 
 
-def _logsumexp(logits: Tensor, owner: Tensor, groups: int) -> Tensor:
+def grouped_logsumexp(logits: Tensor, owner: Tensor, groups: int) -> Tensor:
     """Return log Σ exp over the columns of each group: (n, groups)."""
     index = owner.expand(len(logits), -1)
     low = logits.new_full((len(logits), groups), float("-inf"))

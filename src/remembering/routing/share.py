@@ -13,6 +13,7 @@ from remembering.routing.symmetric import (
     check_compressed,
     compress,
     compressed_layout,
+    kept_scatter,
     restore,
 )
 
@@ -45,15 +46,17 @@ class Share:
     source: Parts | ShareSource
 
     @classmethod
-    def of(cls, **scatters: Tensor | None) -> Share:
-        """Keep scatter matrices; those that are None do not exist."""
-        return cls({k: _kept(v) for k, v in scatters.items() if v is not None})
+    def of(cls, **experts: Expert | None) -> Share:
+        """Keep the scatter matrices of fitted experts; those that are None do not exist."""
+        parts = {k: kept_scatter(v) for k, v in experts.items() if v is not None}
+        return cls({k: {name: v.cpu() for name, v in part.items()} for k, part in parts.items()})
 
     def plus(self, **scatters: Tensor | None) -> Share:
         """Return the share with more added to some of its parts."""
         parts = self.parts
         added = {k: v.cpu() for k, v in scatters.items() if v is not None and k in parts}
-        return Share({**parts, **{k: _kept(restore(parts[k]) + v) for k, v in added.items()}})
+        sums = {k: compress(restore(parts[k]).add_(v)) for k, v in added.items()}
+        return Share({**parts, **sums})
 
     def scaled(self, factors: Mapping[str, float]) -> Share:
         """Return the share with scatter matrices multiplied by a factor each."""
@@ -98,7 +101,3 @@ def check_share(parts: Parts) -> None:
     for part in parts.values():
         check_layout(part, compressed_layout(part["spread"].numel() if "spread" in part else 0))
         check_compressed(part)
-
-
-def _kept(scatter: Tensor) -> Expert:
-    return {name: tensor.cpu() for name, tensor in compress(scatter).items()}

@@ -7,22 +7,24 @@ matrix in float64, an eighth of a full one.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from remembering.routing.base import Expert, Layout
+from remembering.runtime.mmap_buffer import chunk_rows
 
 
 def compress(scatter: Tensor) -> dict[str, Tensor]:
     """Return the tensors that are kept of a scatter matrix (dim, dim)."""
     spread = scatter.diagonal().clamp_min(0).sqrt().float()
     scale = spread.double().clamp_min(1e-30)
-    correlation = (scatter / scale / scale[:, None]).clamp(-1, 1)
-    return {
-        "spread": spread,
-        "correlation": correlation.masked_select(_above(len(scatter), scatter.device)).half(),
-    }
+    parts = [
+        (scatter[rows] / scale).div_(scale[rows, None]).clamp_(-1, 1).masked_select(above).half()
+        for rows, above in _blocks(len(scatter), scatter.device)
+    ]
+    return {"spread": spread, "correlation": torch.cat(parts)}
 
 
 def restore(kept: Expert) -> Tensor:
@@ -32,12 +34,19 @@ def restore(kept: Expert) -> Tensor:
     tensor([[4., 1.],
             [1., 1.]], dtype=torch.float64)
     """
-    spread = kept["spread"].double()
-    upper = spread.new_zeros(len(spread), len(spread))
-    upper.masked_scatter_(_above(len(spread), spread.device), kept["correlation"].double())
-    whole = upper + upper.mT
-    whole.fill_diagonal_(1)
-    return whole * spread * spread[:, None]
+    spread, correlation = kept["spread"].double(), kept["correlation"]
+    whole, used = spread.new_zeros(len(spread), len(spread)), 0
+    for rows, above in _blocks(len(spread), spread.device):
+        part = correlation[used : (used := used + int(above.sum()))].double()
+        whole[rows].masked_scatter_(above, part)
+        whole[rows.stop :, rows] = whole[rows, rows.stop :].mT
+        whole[rows, rows] += whole[rows, rows].mT.clone()
+    return whole.fill_diagonal_(1).mul_(spread).mul_(spread[:, None])
+
+
+def kept_scatter(kept: Expert) -> dict[str, Tensor]:
+    """Return the tensors of `compress` alone, of an expert that also has others."""
+    return {name: kept[name] for name in ("spread", "correlation")}
 
 
 def compressed_layout(dim: int) -> Layout:
@@ -54,5 +63,10 @@ def check_compressed(kept: Expert) -> None:
         raise ValueError("correlation is not between -1 and 1")
 
 
-def _above(dim: int, device: torch.device) -> Tensor:
-    return torch.ones(dim, dim, dtype=torch.bool, device=device).triu(1)
+def _blocks(dim: int, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
+    """Iterate over a few rows at a time, with the mask of the entries above the diagonal."""
+    size = chunk_rows(dim)
+    for start in range(0, dim, size):
+        rows = slice(start, min(start + size, dim))
+        mask = torch.ones(rows.stop - start, dim, dtype=torch.bool, device=device)
+        yield rows, mask.triu(1 + start)

@@ -15,7 +15,7 @@ from remembering.runtime.files import cache_dir
 MEMORY_BYTES = 256 * 1024**2
 """Largest buffer, such as the features of a task, that is kept in memory. A larger one is a mapped
 file, whose pages the operating system can evict."""
-CHUNK_BYTES = 8 * 1024**2
+CHUNK_BYTES = 4 * 1024**2
 """Rows that may exceed the memory are processed in chunks of this size, in float64."""
 
 
@@ -23,7 +23,7 @@ def chunk_rows(width: int) -> int:
     """Return the number of rows of a given width in a chunk.
 
     >>> chunk_rows(1920), chunk_rows(10**9)
-    (546, 1)
+    (273, 1)
     """
     return max(1, CHUNK_BYTES // (8 * width))
 

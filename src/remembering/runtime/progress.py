@@ -1,4 +1,4 @@
-"""Progress reports of long operations; the command line draws bars from them."""
+"""Progress reports of long operations; `runtime.bars` draws bars from them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,14 @@ class Progress:
 
 
 SILENT = Progress()
+
+
+def as_progress(progress: Progress | bool) -> Progress:
+    """Return bars for True, nothing for False, and a `Progress` as it is."""
+    if isinstance(progress, Progress):
+        return progress
+    if not progress:
+        return SILENT
+    from remembering.runtime.bars import ProgressBars  # rich is not needed otherwise
+
+    return ProgressBars()

@@ -19,6 +19,19 @@ def printable(text: object) -> str:
     return "".join(_escaped(character) for character in str(text))
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> duration(7.13), duration(45), duration(150), duration(8000)
+    ('7.1 s', '45 s', '2 min', '2.2 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _UNSAFE or character in _JOINERS:
         return character

@@ -15,7 +15,7 @@ from remembering.data.sources import LabelledImages, Source, load
 from remembering.data.streams.permute import permute
 from remembering.data.streams.sequence import sequence
 from remembering.data.streams.split import split
-from remembering.data.streams.stream import Stream, TaskData, limit
+from remembering.data.streams.stream import Stream, TaskData, hold_out, limit
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 
@@ -222,3 +222,26 @@ def test_a_task_is_not_tested_on_what_it_never_saw() -> None:
     train, test = Task("pets", images, ["cat", "dog"] * 2), Task("pets", images, ["cat", "cow"] * 2)
     with pytest.raises(RememberingError, match="tested on class 'cow'"):
         TaskData(train, test)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_held_out_images_are_training_images_that_are_not_learned(seed: int) -> None:
+    source = make_source(per_class=8)
+    held_out = hold_out(source, 3, seed)
+
+    def pixels(data: LabelledImages, label: int) -> set[int]:
+        return set(data.images[data.labels == label][:, 0, 0, 0].tolist())
+
+    for label in range(6):
+        learned, tested = (pixels(part, label) for part in (held_out.train, held_out.test))
+        assert (len(learned), len(tested)) == (5, 3)
+        assert learned | tested == pixels(source.train, label)
+    assert held_out.classes == source.classes
+    other = hold_out(source, 3, seed + 1)
+    assert any(pixels(other.test, i) != pixels(held_out.test, i) for i in range(6))
+
+
+@pytest.mark.parametrize("count", [0, 8, 9])
+def test_some_images_of_each_class_must_be_held_out_and_some_learned(count: int) -> None:
+    with pytest.raises(RememberingError, match=rf"{count} of the 8 training images of class 'cl"):
+        hold_out(make_source(per_class=8), count, 0)

@@ -93,6 +93,32 @@ def limit(source: Source, per_class: int | None, test_per_class: int | None, see
     )
 
 
+def hold_out(source: Source, per_class: int, seed: int) -> Source:
+    """Replace the test images by training images, which are then not learned.
+
+    Args:
+        source: The data set.
+        per_class: Number of training images of each class that are held out.
+        seed: Determines which.
+
+    Raises:
+        InvalidInputError: If a class has no other training images.
+    """
+    learned, tested = [], []
+    for label, name in enumerate(source.classes):
+        members = (source.train.labels == label).nonzero().flatten()
+        if not 1 <= per_class < len(members):
+            raise InvalidInputError(
+                f"{per_class} of the {len(members)} training images of class '{name}' of "
+                f"'{source.name}' cannot be held out; at least one must be, and one left"
+            )
+        order = permutation(len(members), seed, "held out", label)
+        tested.append(members[order[:per_class]])
+        learned.append(members[order[per_class:]])
+    train, test = (source.train.take(torch.cat(part).sort().values) for part in (learned, tested))
+    return Source(source.name, train, test, source.classes)
+
+
 def _limit(
     data: LabelledImages, classes: int, per_class: int | None, seed: int, part: str
 ) -> LabelledImages:

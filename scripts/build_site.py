@@ -52,6 +52,7 @@ NAVIGATION = {
         "Benchmark your own method": "notebooks/benchmark",
         "Use several GPUs or processes": "scaling",
         "Serve over HTTP": "serving",
+        "Export to ONNX": "export",
         "Use the browser UI": "ui",
     },
     "Reference": {

@@ -107,6 +107,13 @@ def test_configurations(name: str, backbone: Backbone, second_views: list[int]) 
         assert second_views == []
 
 
+def test_the_task_of_a_shared_head_has_the_label(backbone: Backbone) -> None:
+    model = taught(backbone, CONFIGURATIONS["fusion"], ("a{0}", "b{0}"))
+    prediction = check(model, queries(16))
+    routed = [model.tasks[i].name for i in prediction.scores.argmin(1).tolist()]
+    assert prediction.tasks != routed
+
+
 def test_one_class_per_adapter_has_no_second_view(backbone: Backbone) -> None:
     model = taught(backbone, CONFIGURATIONS["second view of all"], ("a{0}", "b{0}"))
     for number in range(3):

@@ -169,19 +169,16 @@ class HeadGraph(AnswerGraph):
     def forward(self, images: Tensor) -> Answers:
         features, tokens = self.route(self.router, images)
         scores = self.router.scores(features)
-        routed = scores.argmin(1)
-        adapters = self.gate[routed]
+        adapters = self.gate[scores.argmin(1)]
         active, start = self.adapters.active(adapters), self.settings.first_layer
         last = self.backbone.finish(tokens, start=start, adapters=active)
         logits = F.linear(self.head.features(self.backbone, last).double(), self.weight, self.bias)
         foreign = self.owner != adapters[:, None]
         own = logits.masked_fill(foreign, -torch.inf).softmax(1)
         probabilities = self.by_label(own).float()
-        # As `inference.classify.tasks_of_labels`.
+        # As `inference.classify.tasks_of_labels`: the most familiar task that has the label.
         possible = self.has[probabilities.argmax(1)] & (self.gate == adapters[:, None])
-        best = scores.masked_fill(~possible, torch.inf).argmin(1)
-        fits = possible.gather(1, routed[:, None])[:, 0]
-        tasks = torch.where(fits, routed, best)
+        tasks = scores.masked_fill(~possible, torch.inf).argmin(1)
         return Answers(probabilities, self.router.p_values(features), tasks)
 
 

@@ -21,7 +21,7 @@ def options_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> s
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_learn_shows_few_options(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    basic = {"--name", "--backbone", "--image-size", "--resume", "--epochs", "--capacity"}
+    basic = {"--name", "--fast", "--backbone", "--image-size", "--resume", "--capacity"}
     assert options_shown(["learn", flag], capsys) == basic
     # Also where other arguments are given, and where they are wrong.
     assert options_shown(["learn", "m", "--rank", "x", flag], capsys) == basic

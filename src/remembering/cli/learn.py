@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from remembering.model import RememberingTransformer
     from remembering.runtime.progress import Progress
 
-_BASIC = ("name", "fast", "backbone", "image_size", "resume", "epochs", "capacity")
+_BASIC = ("name", "fast", "backbone", "image_size", "resume", "capacity")
 # A model keeps its settings, except for those that only concern how further tasks are learned.
 _PER_TASK = {
     *("epochs", "batch_size", "lr", "schedule", "weight_decay", "augment"),

@@ -23,8 +23,8 @@ from rich.text import Text
 from remembering.runtime.progress import Progress, Step
 from remembering.runtime.text import duration, printable
 
-ESTIMATE_AFTER = 5.0
-"""Seconds of work from which the remaining time is estimated where no bar is shown."""
+ESTIMATE_AFTER, ESTIMATE_STEPS = 5.0, 3
+"""Seconds and steps from which the remaining time is estimated where no bar is shown."""
 ESTIMATE_FROM = 20.0
 """Shorter remaining times, in seconds, are not reported there."""
 REFRESH = 0.2
@@ -138,16 +138,20 @@ class ProgressBars(Progress):
 
     def _estimating(self, description: str, total: int) -> Step:
         """Return a step that reports the remaining time of the outermost work once."""
-        started, done, silent = time.monotonic(), 0, self._depth > 1
+        silent, first, started, done, steps = self._depth > 1, 0, 0.0, 0, 0
 
         def step(advance: int, note: str = "") -> None:
-            nonlocal done, silent
-            done += advance
+            nonlocal silent, first, started, done, steps
+            if steps == 0:  # includes preparations: not measured
+                first, started = advance, time.monotonic()
+            else:
+                done += advance
+            steps += 1
             elapsed = time.monotonic() - started
-            if silent or not done or elapsed < ESTIMATE_AFTER:
+            if silent or not done or steps <= ESTIMATE_STEPS or elapsed < ESTIMATE_AFTER:
                 return
             silent = True
-            left = elapsed * (total - done) / done
+            left = elapsed * (total - first - done) / done
             if left >= ESTIMATE_FROM and not note.endswith("left"):
                 self.say(f"{description}: about {duration(left)} left")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,6 +144,13 @@ def learned(backbone: Backbone, tasks: int, **changes: Any) -> RememberingTransf
 
 def consolidated(state: ModelState, backbone: Backbone) -> ModelState:
     """The state after a consolidation of adapter 0 that was better, without training it."""
+    with better_adapter():
+        return consolidate.consolidate(state, backbone, 0)[0]
+
+
+@contextmanager
+def better_adapter() -> Iterator[None]:
+    """Let a consolidation find a better adapter, without training it."""
     right = torch.ones(20, dtype=torch.bool)
     outcomes = iter((~right, right))
 
@@ -152,7 +160,7 @@ def consolidated(state: ModelState, backbone: Backbone) -> ModelState:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(consolidate, "_train", trained)
         patch.setattr(consolidate, "_correct", lambda *_: next(outcomes))
-        return consolidate.consolidate(state, backbone, 0)[0]
+        yield
 
 
 def tensors(model: RememberingTransformer) -> dict[str, Tensor]:

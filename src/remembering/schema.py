@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from remembering.errors import RememberingError
@@ -46,7 +46,7 @@ def read(kind: type[T], data: Any, where: str) -> T:
     (0, 2)
     """
     try:
-        result: T = _value(kind, data, where, "")
+        result: T = _reader(kind)(data, where, "")
     except RecursionError as error:
         raise RememberingError(f"{where} is nested too deeply") from error
     return result
@@ -71,8 +71,8 @@ def check(settings: Any, where: str, prefix: str = "") -> None:
     Numbers of NumPy and torch are replaced by Python's, which JSON and TOML can represent.
     """
     made: Any = type(settings)
-    for name, kind in _hints(made).items():
-        value = _value(kind, getattr(settings, name), where, _join(prefix, name))
+    for name, reader in _field_readers(made).items():
+        value = reader(getattr(settings, name), where, _join(prefix, name))
         object.__setattr__(settings, name, value)
 
 
@@ -164,43 +164,82 @@ def _describe_dataclass(kind: Any, definitions: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _value(kind: Any, data: Any, where: str, key: str) -> Any:
+Reader = Callable[[Any, str, str], Any]
+"""Converts a value; the other arguments are the name of the file and the key, for errors."""
+
+
+def _reader(kind: Any) -> Reader:
+    """Return the function that converts values to a type."""
+    inner = _inner_reader(kind)
+    return lambda data, where, key: inner(
+        data.tolist() if hasattr(data, "tolist") else data, where, key
+    )
+
+
+def _inner_reader(kind: Any) -> Reader:
     origin, arguments = get_origin(kind), get_args(kind)
-    data = data.tolist() if hasattr(data, "tolist") else data
+
+    def wrong(data: Any, where: str, key: str) -> Any:
+        raise _wrong(where, key, data, f"of type {getattr(origin or kind, '__name__', kind)}")
+
     if dataclasses.is_dataclass(kind):
-        return data if type(data) is kind else _dataclass(kind, data, where, key)
+        return partial(_dataclass, kind)
     if origin is Annotated:
-        return _bounded(arguments, _value(arguments[0], data, where, key), where, key)
+        whole = _reader(arguments[0])
+        return lambda data, where, key: _bounded(arguments, whole(data, where, key), where, key)
     if origin in (Union, types.UnionType):
-        return _union(arguments, data, lambda option: _value(option, data, where, key))
+        return partial(_union, arguments, [_reader(o) for o in arguments if o is not type(None)])
     if origin is Literal:
-        if data not in arguments:
-            raise _wrong(where, key, data, "one of " + ", ".join(map(repr, arguments)))
-        return data
-    if origin is tuple and isinstance(data, list | tuple):
-        return tuple(_value(arguments[0], item, where, key) for item in data)
-    if origin is dict and isinstance(data, dict):
-        return {str(k): _value(arguments[1], v, where, f"{key}.{k}") for k, v in data.items()}
-    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        if abs(data) < 1e300:  # neither NaN nor infinite, nor an integer that overflows
-            return float(data)
-        raise _wrong(where, key, data, "a finite number")
-    if kind is Any or (isinstance(kind, type) and type(data) is kind):
-        return data
-    raise _wrong(where, key, data, f"of type {getattr(origin or kind, '__name__', kind)}")
+        return partial(_literal, arguments)
+    if origin is tuple:
+        item = _reader(arguments[0])
+        return lambda data, where, key: (
+            tuple(item(part, where, key) for part in data)
+            if isinstance(data, list | tuple)
+            else wrong(data, where, key)
+        )
+    if origin is dict:
+        item = _reader(arguments[1])
+        return lambda data, where, key: (
+            {str(k): item(v, where, f"{key}.{k}") for k, v in data.items()}
+            if isinstance(data, dict)
+            else wrong(data, where, key)
+        )
+    if kind is float:
+        return lambda data, where, key: (
+            _float(data, where, key)
+            if isinstance(data, int | float) and not isinstance(data, bool)
+            else wrong(data, where, key)
+        )
+    return lambda data, where, key: (
+        data if kind is Any or type(data) is kind else wrong(data, where, key)
+    )
 
 
-def _union(options: tuple[Any, ...], data: Any, convert: Callable[[Any], Any]) -> Any:
+def _literal(options: tuple[Any, ...], data: Any, where: str, key: str) -> Any:
+    if data not in options:
+        raise _wrong(where, key, data, "one of " + ", ".join(map(repr, options)))
+    return data
+
+
+def _float(data: float, where: str, key: str) -> float:
+    if abs(data) < 1e300:  # neither NaN nor infinite, nor an integer that overflows
+        return float(data)
+    raise _wrong(where, key, data, "a finite number")
+
+
+def _union(
+    options: tuple[Any, ...], readers: Sequence[Reader], data: Any, where: str, key: str
+) -> Any:
     """Convert to the first option that fits; the error is that of the last one."""
     if data is None and type(None) in options:
         return None
-    *others, last = (option for option in options if option is not type(None))
-    for option in others:
+    for reader in readers[:-1]:
         try:
-            return convert(option)
+            return reader(data, where, key)
         except RememberingError:
             continue
-    return convert(last)
+    return readers[-1](data, where, key)
 
 
 def _bounded(arguments: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
@@ -213,14 +252,17 @@ def _bounded(arguments: tuple[Any, ...], value: Any, where: str, key: str) -> An
 
 
 def _dataclass(kind: Any, data: Any, where: str, prefix: str) -> Any:
+    if type(data) is kind:
+        return data
     if not isinstance(data, dict):
         raise _wrong(where, prefix, data, "a table of settings")
-    hints = _hints(kind)
-    check_names(kind, data, where, prefix)
+    readers = _field_readers(kind)
+    if not data.keys() <= readers.keys():
+        check_names(kind, data, where, prefix)  # raises
     for key in _required(kind):
         if key not in data:
             raise RememberingError(f"{where}: '{_join(prefix, key)}' is missing")
-    values = {k: _value(hints[k], v, where, _join(prefix, k)) for k, v in data.items()}
+    values = {k: readers[k](v, where, _join(prefix, k)) for k, v in data.items()}
     try:
         return kind(**values)
     except RememberingError as error:
@@ -231,6 +273,13 @@ def _names(kind: Any) -> list[str]:
     return [item.name for item in dataclasses.fields(kind) if item.init]
 
 
+@cache
+def _field_readers(kind: Any) -> dict[str, Reader]:
+    hints = _hints(kind)
+    return {name: _reader(hints[name]) for name in _names(kind)}
+
+
+@cache
 def _required(kind: Any) -> list[str]:
     missing = dataclasses.MISSING
     return [

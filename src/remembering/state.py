@@ -271,7 +271,14 @@ class ModelState:
 
     def served_by(self, adapter: int) -> tuple[TaskRecord, ...]:
         """Return the tasks whose gate points at an adapter."""
-        return tuple(task for task in self.tasks if task.adapter == adapter)
+        return self._served.get(adapter, ())
+
+    @cached_property
+    def _served(self) -> Mapping[int, tuple[TaskRecord, ...]]:
+        served: dict[int, list[TaskRecord]] = {}
+        for task in self.tasks:
+            served.setdefault(task.adapter, []).append(task)
+        return {adapter: tuple(tasks) for adapter, tasks in served.items()}
 
     def new_head(self, classes: Sequence[Label], backbone: Backbone) -> Head:
         """Return an untrained head over these classes."""

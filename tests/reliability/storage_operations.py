@@ -1,21 +1,32 @@
-"""Operations on a saved model, for tests that make each of their file operations fail."""
+"""Operations on saved models, for tests that make each of their file operations fail."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from support import make_task
+from support import better_adapter, make_task, tensors
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import Settings
+from remembering.config import RouterSettings, Settings
 from remembering.errors import StorageError
 from remembering.learning.checkpoint import NAME, Checkpoint
 from remembering.model import RememberingTransformer
+
+FAST: dict[str, Any] = {"epochs": 1, "batch_size": 12, "rank": 1, "memory": 4}
+MODELS: dict[str, Settings] = {
+    "shared": Settings(adapters="first", **FAST),
+    "consolidated": Settings(adapters="first", **FAST),
+    "separate": Settings(adapters="task", **FAST),
+    "paper": Settings.paper(**FAST, capacity=1, router=RouterSettings("autoencoder", epochs=1)),
+}
+"""The default model with a shared adapter, before and after its consolidation; with an adapter per
+task; and the configuration of the paper, in which the adapter of a new task absorbs the old one."""
 
 
 @dataclass
@@ -25,6 +36,10 @@ class Session:
     model: RememberingTransformer
     folder: Path
     done: set[str] = field(default_factory=set)
+
+    @property
+    def tasks(self) -> list[str]:
+        return [task.name for task in self.model.tasks]
 
     def once(self, step: str, function: Callable[[], object]) -> None:
         if step not in self.done:
@@ -37,14 +52,14 @@ class Session:
 
 def learn(session: Session) -> None:
     checkpoint = Checkpoint(session.folder / NAME, steps=1)
-    if "task 2" not in [task.name for task in session.model.tasks]:
+    if "task 2" not in session.tasks:
         session.model.learn(make_task(2, ("a2", "b2")), checkpoint=checkpoint)
     session.save()
     checkpoint.remove()
 
 
 def forget(session: Session) -> None:
-    if "task 0" in [task.name for task in session.model.tasks]:
+    if "task 0" in session.tasks:
         session.model.forget("task 0")
     session.save()
 
@@ -64,21 +79,65 @@ def flush(session: Session) -> None:
     session.save()
 
 
+def consolidate(session: Session) -> None:
+    if not session.model.state.references:
+        with better_adapter():
+            session.model.consolidate()
+    session.save()
+
+
+def rename(session: Session) -> None:
+    if "a0" in session.model.tasks[0].classes:
+        session.model.rename_class("task 0", "a0", "renamed")
+    session.save()
+
+
+def merge(session: Session) -> None:
+    if "theirs" not in session.tasks:
+        other = RememberingTransformer.load(session.folder)
+        other.forget("task 0")
+        other.rename_task("task 1", "theirs")
+        session.model.merge(other)
+    session.save()
+
+
+def undo(session: Session) -> None:
+    """Load the state before the last save, with one task less, and save it."""
+    model = RememberingTransformer.load(session.folder)
+    if len(model.tasks) == 2:
+        model = RememberingTransformer.load(session.folder, previous=True)
+    model.save(session.folder)
+
+
 def save(session: Session) -> None:
     """Save to a folder that does not exist yet."""
     session.model.save(session.folder.parent / "new")
 
 
-OPERATIONS = {f.__name__: f for f in (learn, forget, observe, flush, save)}
+CASES: dict[str, tuple[str, Callable[[Session], None]]] = {
+    f"{model} {operation.__name__}": (model, operation)
+    for model, *operations in (
+        ("shared", flush, consolidate),
+        ("consolidated", learn, forget, observe, rename, merge, undo, save),
+        ("separate", learn),
+        ("paper", learn, forget),
+    )
+    for operation in operations
+}
+"""Operations by name, each with the model that it starts from."""
 
 
-def make_model(backbone: Backbone, folder: Path) -> None:
-    """Save two tasks that share an adapter, with replay images and shares of the statistics."""
-    settings = Settings(epochs=1, batch_size=12, rank=1, capacity=1, memory=4)
-    model = RememberingTransformer.from_backbone(backbone, settings)
-    for number in range(2):
-        model.learn(make_task(number, (f"a{number}", f"b{number}")))
-        model.save(folder)
+def make_model(name: str, backbone: Backbone, folder: Path) -> Path:
+    """Save a model of two tasks, with replay images and shares of the statistics."""
+    model = RememberingTransformer.from_backbone(backbone, MODELS[name])
+    model.learn(make_task(0, ("a0", "b0")))
+    model.save(folder)
+    model.learn(make_task(1, ("a1", "b1")))
+    if name == "consolidated":
+        with better_adapter():
+            model.consolidate()
+    model.save(folder)
+    return folder
 
 
 def digest(folder: Path) -> str:
@@ -90,27 +149,20 @@ def digest(folder: Path) -> str:
             return "no model"
         raise
     state, result = model.state, hashlib.sha256(repr(model.tasks).encode())
-    for tensor in _tensors(model):
+    every = tensors(model)
+    for number, share in state.shares.items():
+        for part, expert in share.parts.items():
+            every |= {f"share {number} {part} {key}": value for key, value in expert.items()}
+    for name, tensor in sorted(every.items()):
+        result.update(name.encode())
         result.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     result.update(repr([state.next_number, *state.memories]).encode())
     return result.hexdigest()
 
 
-def _tensors(model: RememberingTransformer) -> Iterator[torch.Tensor]:
-    state = model.state
-    for router in (state.router, *state.classifiers.values()):
-        for part in (router.shared, *router.experts.values()):
-            yield from (part[name] for name in sorted(part))
-    for domain in state.domains.values():
-        yield from vars(domain).values()
-    for adapter in state.adapters.values():
-        yield from (adapter.a, adapter.b)
-    yield from (memory.images for memory in state.memories.values())
-
-
-def target(name: str, folder: Path) -> Path:
+def target(case: str, folder: Path) -> Path:
     """Return the folder that an operation writes to."""
-    return folder.parent / "new" if name == "save" else folder
+    return folder.parent / "new" if case.endswith(" save") else folder
 
 
 def fresh(template: Path, place: Path) -> Session:

@@ -1,4 +1,4 @@
-"""Each file operation of learn, forget, observe, flush and save fails once, in four ways.
+"""Each file operation of everything that saves a model fails once, in four ways.
 
 In the manner of SQLite's tests: the process ends, or the operation raises ENOSPC, EIO or
 KeyboardInterrupt. Afterwards the folder holds the state before or after, and the operation can be
@@ -8,9 +8,11 @@ repeated. `make test` tries points at even distances; REMEMBERING_LONG=full trie
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,13 @@ from support import forked, sized
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
+from remembering.storage.manifest import REPLACED
 from remembering.storage.verify import verify
 
-from .storage_operations import OPERATIONS, Session, digest, fresh, make_model, target
+from .storage_operations import CASES, Session, digest, fresh, make_model, target
 
 pytestmark = pytest.mark.reliability
-POINTS = sized(12, 40, None)
+POINTS = sized(5, 20, None)
 """Points for each operation and kind of failure; None for all."""
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir")
 STEPS = ("observe", "flush")
@@ -73,23 +76,27 @@ def counting(fail: Callable[[], None] | None = None, point: int = -1) -> Iterato
         patch.undo()
 
 
+FAILURES = (end_process, no_space, broken_disk, interrupt)
+
+
 @pytest.fixture(scope="module")
-def template(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("template") / "model"
-    make_model(backbone, folder)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Backbone, "load", lambda *_, **__: backbone)  # the same for all, and fast
-    yield folder
-    patch.undo()
+def template(
+    backbone: Backbone, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """Make each model once."""
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Backbone, "load", lambda *_, **__: backbone)  # the same for all, and fast
+        yield cache(lambda name: make_model(name, backbone, folder / name))
 
 
-@pytest.mark.parametrize("fail", [end_process, no_space, broken_disk, interrupt])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("fail", FAILURES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_failure_at_any_file_operation(
-    name: str, fail: Callable[[], None], template: Path, tmp_path: Path
+    name: str, fail: Callable[[], None], template: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    operation = OPERATIONS[name]
-    session = fresh(template, tmp_path / "whole")
+    model, operation = CASES[name]
+    session = fresh(template(model), tmp_path / "whole")
     before = digest(target(name, session.folder))
     with counting() as calls:
         operation(session)
@@ -97,10 +104,11 @@ def test_a_failure_at_any_file_operation(
     assert before != after
     count = len(calls)
     assert count > 20
-    step = 1 if POINTS is None else max(1, count // POINTS)
-    points, tried = range(0, count, step), 0
+    step = 1 if POINTS is None else max(1, math.ceil(count / POINTS))
+    # Each kind of failure starts elsewhere, so that together they try more points.
+    points, tried = range(step * FAILURES.index(fail) // len(FAILURES), count, step), 0
     for point in points:
-        session = fresh(template, tmp_path / "cut")
+        session = fresh(template(model), tmp_path / "cut")
         folder = target(name, session.folder)
         context = f"{calls[point]}, {point} of {count}"
         if fail is end_process:
@@ -119,7 +127,8 @@ def test_a_failure_at_any_file_operation(
         operation(session)
         assert digest(folder) == after, context
         assert verify(folder) == [], context
-        assert not [p for p in folder.iterdir() if p.name.startswith((".", "progress"))], context
+        left = (".", "progress", REPLACED)
+        assert not [p for p in folder.iterdir() if p.name.startswith(left)], context
     assert fail is end_process or tried > len(points) // 2
 
 

@@ -1,6 +1,6 @@
 """A power loss at any moment of a recorded save leaves the state before or the state after.
 
-The file operations of learn, forget, observe and save are recorded. For each moment, folders are
+The file operations of some operations are recorded. For each moment, folders are
 built that a file system may present after a power loss: data of a file that was not synced is
 dropped, and changes to a directory that were not synced happen or do not happen. After an
 operation has returned, everything it did must be durable.
@@ -22,7 +22,7 @@ from support import sized
 from remembering.backbones.backbone import Backbone
 from remembering.model import RememberingTransformer
 
-from .storage_operations import OPERATIONS, Session, digest, fresh, make_model, target
+from .storage_operations import CASES, Session, digest, fresh, make_model, target
 
 pytestmark = pytest.mark.reliability
 RANDOM_STATES = sized(1, 8, 8)
@@ -171,13 +171,16 @@ def recording(recorder: Recorder, at: Any) -> Iterator[None]:
         patch.undo()
 
 
-@pytest.mark.parametrize("name", ["learn", "forget", "observe", "save"])
+@pytest.mark.parametrize(
+    "name",
+    ["separate learn", "consolidated forget", "consolidated undo", "consolidated save"],
+)
 def test_a_power_loss_at_any_moment(
     name: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_model(backbone, tmp_path / "template")
     monkeypatch.setattr(Backbone, "load", lambda *_, **__: backbone)
-    session = fresh(tmp_path / "template", tmp_path / "disk")
+    model, operation = CASES[name]
+    session = fresh(make_model(model, backbone, tmp_path / "template"), tmp_path / "disk")
     before = digest(target(name, session.folder))
     recorder, rng = Recorder(tmp_path / "disk"), random.Random(0)
     states: dict[tuple[tuple[str, bytes | None], ...], None] = {}
@@ -189,7 +192,7 @@ def test_a_power_loss_at_any_moment(
             states[tuple(recorder.disk.found(rng, share).items())] = None
 
     with recording(recorder, cut):
-        OPERATIONS[name](session)
+        operation(session)
     after = digest(target(name, session.folder))
     assert recorder.moments > 10
     places = [
@@ -201,5 +204,5 @@ def test_a_power_loss_at_any_moment(
     assert digest(target(name, end)) == after
     for place, state in [*zip(places, found, strict=True)][:: max(1, len(places) // 10)]:
         if state == before:  # the operation can be repeated
-            OPERATIONS[name](Session(RememberingTransformer.load(place), place))
+            operation(Session(RememberingTransformer.load(place), place))
             assert digest(target(name, place)) == after

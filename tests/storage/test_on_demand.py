@@ -164,7 +164,7 @@ def test_a_save_encodes_and_writes_only_what_is_new(
     reads.clear()
     model.save(folder)
     new = ["adapters", "adapters", "heads", "routers"]
-    assert written == [*new, "manifest.previous.json", "manifest.json"]
+    assert written == [*new, "manifest.replaced.json", "manifest.json"]
     assert encoded == ["to_peft", "encode_head", "encode_expert"]
     assert reads == [TASKS], "what was written is decoded once"
     model.save(folder)

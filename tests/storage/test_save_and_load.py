@@ -21,7 +21,13 @@ from remembering.model import RememberingTransformer
 from remembering.runtime.files import SafeFolder
 from remembering.storage import reader
 from remembering.storage.layout import in_use
-from remembering.storage.manifest import Manifest, parse_manifest, read_manifest
+from remembering.storage.manifest import (
+    MANIFEST,
+    REPLACED,
+    Manifest,
+    parse_manifest,
+    read_manifest,
+)
 from remembering.storage.verify import verify
 
 pytestmark = pytest.mark.unit
@@ -155,6 +161,37 @@ def test_the_previous_state_can_be_loaded_and_saved(backbone: Backbone, tmp_path
         "task 2",
     ]
     assert verify(tmp_path) == []
+
+
+@pytest.mark.parametrize("operation", ["write", "rename"])
+def test_an_interrupted_save_keeps_the_previous_state(
+    operation: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the new manifest is written, and after it."""
+    model = learned(backbone, 0)
+    for number in range(2):
+        model.learn(make_task(number, (f"a{number}", f"b{number}")))
+        model.save(tmp_path)
+    real = getattr(SafeFolder, operation)
+
+    def interrupted(folder: SafeFolder, name: str, *rest: Any) -> None:
+        if name in (MANIFEST, REPLACED) and (tmp_path / REPLACED).exists():
+            raise KeyboardInterrupt
+        real(folder, name, *rest)
+
+    monkeypatch.setattr(SafeFolder, operation, interrupted)
+    model.learn(make_task(2, ("a2", "b2")))
+    with pytest.raises(KeyboardInterrupt):
+        model.save(tmp_path)
+    monkeypatch.undo()
+    done = operation == "rename"
+    assert len(RememberingTransformer.load(tmp_path).tasks) == 2 + done
+    assert len(RememberingTransformer.load(tmp_path, previous=True).tasks) == 1 + done
+    assert verify(tmp_path) == []
+    model.save(tmp_path)
+    assert len(RememberingTransformer.load(tmp_path).tasks) == 3
+    assert len(RememberingTransformer.load(tmp_path, previous=True).tasks) == 2
+    assert not (tmp_path / REPLACED).exists()
 
 
 def test_a_state_that_could_not_be_loaded_is_not_saved(backbone: Backbone, tmp_path: Path) -> None:

@@ -163,9 +163,9 @@ def test_hostile_content_is_reported(folder: Path, case: str) -> None:
     file.unlink()
     file.with_name(file.name.replace(old[:12], new[:12])).write_bytes(data)
     manifest = (folder / MANIFEST).read_text()
-    entry = f'"sha256": "{old}",\n   "bytes": {size}'
+    entry = f'"sha256": "{old}", "bytes": {size}'
     assert entry in manifest
-    manifest = manifest.replace(entry, f'"sha256": "{new}",\n   "bytes": {len(data)}')
+    manifest = manifest.replace(entry, f'"sha256": "{new}", "bytes": {len(data)}')
     (folder / MANIFEST).write_text(manifest.replace(old[:12], new[:12]))
     with pytest.raises(StorageError, match=problem):
         RememberingTransformer.load(folder)

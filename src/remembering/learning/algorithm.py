@@ -223,7 +223,9 @@ def _fuse(
             "without a capacity and has no replay images; remove the capacity, or learn the tasks "
             "again with it"
         )
+    # Read once: they may be stored, and are needed for the key and for the training.
     memories = [state.memories[record.number] for record in served]
+    memories = [replace(memory, source=memory.images) for memory in memories]
     if settings.fusion.start == "copy":
         adapter, head = old_adapter, state.extended_head(old_head, task.classes, backbone)
     else:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -110,15 +110,32 @@ class SafeFolder:
         with self._explained(name, "read"):
             try:
                 with self._open_directory(name) as directory:
-                    with os.scandir(directory) as listing:
-                        names = sorted(entry.name for entry in listing)
-                    found = {}
-                    for entry in names:
-                        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                            found[entry] = os.stat(entry, dir_fd=directory, follow_symlinks=False)
-                    return found
+                    return dict(sorted(_listed(directory)))
             except FileNotFoundError:
                 return {}
+
+    def tree(self, name: str, leaves: Sequence[str]) -> dict[str, os.stat_result]:
+        """Return the status of the entries of a directory and of some files below them, by path.
+
+        Args:
+            name: The directory; of a missing one, nothing is returned.
+            leaves: Names of files that its subdirectories may have.
+        """
+        found = {}
+        with (
+            self._explained(name, "read"),
+            contextlib.suppress(FileNotFoundError),
+            self._open_directory(name) as directory,
+        ):
+            for entry, info in _listed(directory):
+                found[f"{name}/{entry}"] = info
+                if stat.S_ISDIR(info.st_mode):
+                    for leaf in leaves:
+                        path = f"{entry}/{leaf}"
+                        with contextlib.suppress(FileNotFoundError):
+                            status = os.stat(path, dir_fd=directory, follow_symlinks=False)
+                            found[f"{name}/{path}"] = status
+        return found
 
     def require_plain(self, name: str, *, directory: bool = False) -> None:
         """Raise StorageError if an entry exists that is not a plain file (or directory)."""
@@ -186,6 +203,13 @@ class SafeFolder:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=parent)
                 raise
+            os.fsync(parent)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename an entry within its directory, durably; an existing file is replaced."""
+        directory, leaf = _split(name)
+        with self._explained(name, "renamed"), self._open_directory(directory) as parent:
+            os.rename(leaf, _split(new_name)[1], src_dir_fd=parent, dst_dir_fd=parent)
             os.fsync(parent)
 
     def remove(self, name: str) -> None:
@@ -257,6 +281,14 @@ class SafeFolder:
             ) from error
         except MemoryError as error:  # a sparse file can be larger than any memory
             raise StorageError(f"{self.path / name} does not fit into memory") from error
+
+
+def _listed(directory: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Iterate over the entries of an open directory, without following links."""
+    with os.scandir(directory) as listing:
+        for entry in listing:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def is_unfinished(name: str) -> bool:

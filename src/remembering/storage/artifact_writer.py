@@ -35,6 +35,8 @@ from remembering.storage.artifacts import (
     read_verified,
 )
 from remembering.storage.manifest import (
+    ADAPTER_FILES,
+    DIRECTORIES,
     SHARED_SUFFIX,
     VERSION,
     AdapterEntry,
@@ -64,7 +66,8 @@ class ArtifactWriter:
 
     Attributes:
         artifacts: Artifacts of the state, by key.
-        written: Paths of those that were written.
+        found: What was in the folder before, by path.
+        written: Paths of the artifacts that were written.
     """
 
     def __init__(
@@ -79,16 +82,26 @@ class ArtifactWriter:
         self.known, self.present = known, present
         self.artifacts: dict[str, Artifact] = {}
         self.written: set[str] = set()
-        self._listings: dict[str, dict[str, os.stat_result]] = {}
+        self.found: dict[str, os.stat_result] = {}
+        for directory in DIRECTORIES:
+            self.found |= folder.tree(directory, ADAPTER_FILES)
 
     def write(self) -> Manifest:
-        """Write and verify everything but the manifest; return it without id and generation."""
+        """Write and verify everything but the manifest; return it without id and generation.
+
+        What was verified when it was loaded or saved, and has not changed, is not checked again.
+        """
         state = self.state
         adapters = {str(number): self._adapter_entry(number) for number in state.adapters}
         tasks = [self._task_entry(task) for task in state.tasks]
         shared = self._shared("routers", state.router, 0) if state.router.shared else None
         try:
-            check_state(state, self.backbone, lambda key: Path(self.artifacts[key].path))
+            check_state(
+                state,
+                self.backbone,
+                lambda key: Path(self.artifacts[key].path),
+                lambda key: self.artifacts[key] is not self.known.get(key),
+            )
         except StorageError as error:
             raise _not_saved(error) from error
         return Manifest(
@@ -236,19 +249,13 @@ class ArtifactWriter:
 
     def _is_present(self, artifact: Artifact) -> bool:
         """Return whether the current manifest lists the files and they are there."""
-        return all(
-            self.present.get(name) == entry
-            and (info := self._info(name)) is not None
-            and problem_of(info) is None
-            and info.st_size == entry.bytes
-            for name, entry in artifact.files.items()
-        )
-
-    def _info(self, name: str) -> os.stat_result | None:
-        directory, _, leaf = name.rpartition("/")
-        if directory not in self._listings:  # one listing is faster than opening it for each file
-            self._listings[directory] = self.folder.entries(directory)
-        return self._listings[directory].get(leaf)
+        for name, entry in artifact.files.items():
+            listed, info = self.present.get(name), self.found.get(name)
+            if listed is not entry and listed != entry:
+                return False
+            if info is None or problem_of(info) or info.st_size != entry.bytes:
+                return False
+        return True
 
 
 def _named(kind: str, number: int, value: object, files: Files) -> Artifact:

@@ -15,10 +15,11 @@ from remembering.storage.manifest import (
     DIRECTORIES,
     MANIFEST,
     PREVIOUS,
+    REPLACED,
     is_artifact_name,
 )
 
-FILES = {MANIFEST, PREVIOUS, LOCK, CARD, ".gitattributes"}
+FILES = {MANIFEST, PREVIOUS, REPLACED, LOCK, CARD, ".gitattributes"}
 
 
 def kind_of(path: str) -> Literal["file", "directory"] | None:

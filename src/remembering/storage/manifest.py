@@ -3,6 +3,7 @@
 MODEL_DIR/
   manifest.json                      settings, tasks, gate; SHA-256 and size of every file
   manifest.previous.json             the manifest before the last save
+  manifest.replaced.json             the same while a save is under way
   adapters/NUMBER-HASH/              PEFT's adapter_config.json and adapter_model.safetensors
   heads/NUMBER-HASH.safetensors      one per adapter; its classes in the file's metadata
   routers/NUMBER-HASH.safetensors    one expert per task, and what all have in common (-shared)
@@ -15,10 +16,11 @@ MODEL_DIR/
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +31,9 @@ from remembering.runtime.files import SafeFolder
 
 VERSION = 5
 MANIFEST, PREVIOUS = "manifest.json", "manifest.previous.json"
+REPLACED = "manifest.replaced.json"
+"""A save writes the current manifest here, then the new one, and then renames this to `PREVIOUS`.
+Whichever manifest is current after an interrupted save, the one before it is still there."""
 DIRECTORIES = (
     "adapters",
     "heads",
@@ -46,6 +51,7 @@ MAX_BYTES = 256 * 1024**2
 SHARED_SUFFIX = "-shared"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NAME = re.compile(r"\d{4,10}-[0-9a-f]{12}(-[a-z]{1,20})?(\.safetensors)?")
+_DIGEST, _SHA256 = re.compile("[0-9a-f]{12}"), re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,8 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the content of the file."""
-        return json.dumps(self, default=vars, indent=1, allow_nan=False).encode() + b"\n"
+        # Without indentation: json's fast encoder has none, and each save encodes all entries.
+        return json.dumps(self, default=vars, allow_nan=False).encode() + b"\n"
 
     def artifacts(self) -> Iterator[tuple[str, str, int, str]]:
         """Iterate over all artifacts: path, directory, number, and suffix of the name."""
@@ -230,6 +237,41 @@ def read_manifest_bytes(folder: SafeFolder, name: str = MANIFEST) -> bytes:
     return folder.read(name, limit=MAX_BYTES)
 
 
+def read_previous_bytes(folder: SafeFolder) -> bytes:
+    """Read the manifest before the last save, also if that save was interrupted at its end."""
+    with contextlib.suppress(StorageError):  # usually there is none
+        replaced = folder.read(REPLACED, limit=MAX_BYTES)
+        if replaced != read_manifest_bytes(folder):
+            return replaced
+    return read_manifest_bytes(folder, PREVIOUS)
+
+
+def check_manifest(manifest: Manifest, checked: Manifest | None, path: Path) -> None:
+    """Check a manifest before it is written, as it will be checked when it is read.
+
+    Args:
+        manifest: The manifest.
+        checked: One that was checked before; the entries that it also has are not read again.
+        path: Where it will be written.
+    """
+    new = manifest
+    if checked is not None:
+        tasks, adapters, files = {*checked.tasks}, checked.adapters, checked.files
+        new = replace(
+            manifest,
+            tasks=tuple(task for task in manifest.tasks if task not in tasks),
+            adapters={n: a for n, a in manifest.adapters.items() if adapters.get(n) != a},
+            files={name: e for name, e in manifest.files.items() if files.get(name) != e},
+        )
+    try:
+        schema.read(Manifest, json.loads(new.encode()), str(path))
+    except RememberingError as error:
+        raise StorageError(str(error)) from error
+    problem = _problem(manifest, new)
+    if problem:
+        raise StorageError(f"{path} would be damaged: {problem}")
+
+
 def parse_manifest(data: bytes, path: Path) -> Manifest:
     """Decode and check a manifest; `path` is named in errors."""
     try:
@@ -249,14 +291,19 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         manifest = schema.read(Manifest, content, str(path))
     except RememberingError as error:
         raise StorageError(str(error)) from error
-    problem = _problem(manifest)
+    problem = _problem(manifest, manifest)
     if problem:
         raise StorageError(f"{path} is damaged: {problem}; restore it from a copy")
     return manifest
 
 
-def _problem(manifest: Manifest) -> str | None:
-    """Return what is inconsistent, beyond what types can express."""
+def _problem(manifest: Manifest, new: Manifest) -> str | None:
+    """Return what is inconsistent, beyond what types can express.
+
+    Args:
+        manifest: The manifest.
+        new: The same with the entries alone whose paths have not been checked yet.
+    """
     numbers = [task.number for task in manifest.tasks]
     names = [task.name for task in manifest.tasks]
     served = {str(task.adapter) for task in manifest.tasks}
@@ -280,7 +327,7 @@ def _problem(manifest: Manifest) -> str | None:
             return f"task {task.name!r} has {task.images} images"
     if set(manifest.adapters) != served:
         return f"adapter {min({*manifest.adapters} - served)} serves no task"
-    return _part_problem(manifest) or _file_problem(manifest)
+    return _part_problem(manifest) or _path_problem(new) or _file_problem(manifest)
 
 
 def _part_problem(manifest: Manifest) -> str | None:
@@ -301,18 +348,21 @@ def _part_problem(manifest: Manifest) -> str | None:
     return None
 
 
-def _file_problem(manifest: Manifest) -> str | None:
-    expected = set()
+def _path_problem(manifest: Manifest) -> str | None:
     for path, directory, number, suffix in manifest.artifacts():
         digest = path[len(f"{directory}/{number:04d}-") :][:12]
-        if not re.fullmatch("[0-9a-f]{12}", digest) or path != artifact_path(
+        if not _DIGEST.fullmatch(digest) or path != artifact_path(
             directory, number, digest, suffix
         ):
             return f"{path!r} is not a path of a file in {directory}"
-        expected |= {*files_of(path)}
+    for name, entry in manifest.files.items():
+        if not _SHA256.fullmatch(entry.sha256) or not 0 < entry.bytes < 2**40:
+            return f"the entry of {name} is not a SHA-256 and a size"
+    return None
+
+
+def _file_problem(manifest: Manifest) -> str | None:
+    expected = {name for path, *_ in manifest.artifacts() for name in files_of(path)}
     if expected != set(manifest.files):
         return f"{min(expected ^ set(manifest.files))!r} is not both used and listed"
-    for name, entry in manifest.files.items():
-        if not re.fullmatch("[0-9a-f]{64}", entry.sha256) or not 0 < entry.bytes < 2**40:
-            return f"the entry of {name} is not a SHA-256 and a size"
     return None

@@ -42,6 +42,7 @@ from remembering.storage.manifest import (
     ReferenceEntry,
     parse_manifest,
     read_manifest_bytes,
+    read_previous_bytes,
 )
 from remembering.storage.saved import SavedModel
 from remembering.storage.validation import check_state
@@ -71,9 +72,10 @@ def load(
             backbone is not the one that the model was learned on.
     """
     safe, name = SafeFolder(folder), PREVIOUS if previous else MANIFEST
+    read = read_previous_bytes if previous else read_manifest_bytes
     cache = AdapterCache(cache_bytes)
     while True:
-        data = read_manifest_bytes(safe, name)
+        data = read(safe)
         manifest = parse_manifest(data, safe.path / name)
         damaged = damaged_files(safe, manifest) if intact_only else {}
         kept = _without(manifest, damaged) if damaged else manifest
@@ -83,7 +85,7 @@ def load(
             state = reader.state(cache)
             check_state(state, loaded, reader.path_of)
         except RememberingError as error:
-            if read_manifest_bytes(safe, name) != data:  # a writer has removed files meanwhile
+            if read(safe) != data:  # a writer has removed files meanwhile
                 continue
             if isinstance(error, StorageError):
                 raise

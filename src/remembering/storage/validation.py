@@ -14,13 +14,19 @@ from remembering.state import ModelState, TaskRecord
 from remembering.storage.artifacts import artifact_key, unusable
 
 
-def check_state(state: ModelState, backbone: Backbone, path_of: Callable[[str], Path]) -> None:
+def check_state(
+    state: ModelState,
+    backbone: Backbone,
+    path_of: Callable[[str], Path],
+    is_new: Callable[[str], bool] = lambda _: True,
+) -> None:
     """Check shapes, types and cross references beyond those that `ModelState` checks itself.
 
     Args:
         state: The state.
         backbone: Its backbone.
         path_of: Returns the path of an artifact, by its key.
+        is_new: Returns whether an artifact has not been checked yet, by its key.
 
     Raises:
         StorageError: If an artifact does not fit the others or the backbone.
@@ -40,7 +46,7 @@ def check_state(state: ModelState, backbone: Backbone, path_of: Callable[[str], 
     if not state.tasks:
         return
     dim = _feature_dim(state, backbone)
-    _check_experts(state.router, "routers", 0, state.tasks, dim, path_of)
+    _check_experts(state.router, "routers", 0, state.tasks, dim, path_of, is_new)
     for number, domain in state.domains.items():
         with _named(path_of, artifact_key("domains", number)):
             domain.check(dim)
@@ -49,10 +55,12 @@ def check_state(state: ModelState, backbone: Backbone, path_of: Callable[[str], 
     if state.classifiers:
         dims["classifier"] = dim
     for number, classifier in state.classifiers.items():
-        _check_experts(classifier, "classifiers", number, state.served_by(number), dim, path_of)
+        _check_experts(
+            classifier, "classifiers", number, state.served_by(number), dim, path_of, is_new
+        )
     for number, reference in state.references.items():
         served = state.served_by(number)
-        _check_experts(reference.classifier, "references", number, served, dim, path_of)
+        _check_experts(reference.classifier, "references", number, served, dim, path_of, is_new)
     for number, share in state.shares.items():
         if share.dims != dims:
             path = path_of(artifact_key("shares", number))
@@ -66,11 +74,14 @@ def _check_experts(
     tasks: tuple[TaskRecord, ...],
     dim: int,
     path_of: Callable[[str], Path],
+    is_new: Callable[[str], bool],
 ) -> None:
     """Check the experts of these tasks, and what they have in common."""
     for task in tasks:
-        with _named(path_of, artifact_key(kind, task.number)):
-            router.check(task.number, dim, len(task.classes))
+        key = artifact_key(kind, task.number)
+        if is_new(key):
+            with _named(path_of, key):
+                router.check(task.number, dim, len(task.classes))
     shared = artifact_key(f"{kind} shared", number)
     with _named(path_of if router.shared else lambda _: Path("the router"), shared):
         router.check_shared(dim, sum(len(task.classes) for task in tasks))

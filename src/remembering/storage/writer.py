@@ -1,7 +1,7 @@
 """Save a state to a folder, atomically.
 
 An artifact is named by its content and never rewritten. A save adds new artifacts, verifies them,
-keeps the current manifest as the previous one, replaces the manifest, and then removes what neither
+replaces the manifest, keeps the one before as the previous one, and then removes what neither
 manifest lists. Whenever a process dies, the folder holds the state before or the state after.
 """
 
@@ -24,8 +24,11 @@ from remembering.storage.layout import in_use
 from remembering.storage.manifest import (
     DIRECTORIES,
     MANIFEST,
+    MAX_BYTES,
     PREVIOUS,
+    REPLACED,
     Manifest,
+    check_manifest,
     files_of,
     is_artifact_name,
     parse_manifest,
@@ -67,11 +70,12 @@ def save(
         raise StorageError(f"{folder} is a file; give a folder for the model")
     with only_writer(folder):
         safe = SafeFolder(folder)
-        for name in (MANIFEST, PREVIOUS):
+        for name in (MANIFEST, PREVIOUS, REPLACED):
             safe.require_plain(name)
         for name in DIRECTORIES:
             safe.require_plain(name, directory=True)
         before, current = _replaceable(safe, saved, overwrite)
+        _complete(safe, before)
         writer = ArtifactWriter(
             state, backbone, safe, saved.artifacts, current.files if current else {}
         )
@@ -87,16 +91,17 @@ def save(
                 generation=max(saved.generation, manifest.generation) + 1,
             )
             data = manifest.encode()
-            parse_manifest(data, safe.path / MANIFEST)
+            check_manifest(manifest, current, safe.path / MANIFEST)
             saved.ancestors.add(sha256(data))
             if current is not None:
-                safe.write(PREVIOUS, before)
+                safe.write(REPLACED, before)
                 previous = current
             safe.write(MANIFEST, data)
+            _complete(safe, data)
         else:  # nothing has changed
             data = before
             saved.ancestors.add(sha256(data))
-        _remove_unlisted(safe, manifest, previous or _previous(safe), writer.written)
+        _remove_unlisted(safe, manifest, previous or _previous(safe), writer)
         artifacts = writer.artifacts
         state = _with_stored_shares(state, safe, manifest)
         for number, share in state.shares.items():
@@ -158,6 +163,15 @@ def _replaceable(
     )
 
 
+def _complete(folder: SafeFolder, manifest: bytes) -> None:
+    """Let the manifest that was replaced be the previous one, if this one has replaced it."""
+    if folder.stat(REPLACED) is not None:
+        if folder.read(REPLACED, limit=MAX_BYTES) != manifest:
+            folder.rename(REPLACED, PREVIOUS)
+        else:
+            folder.remove(REPLACED)
+
+
 def _previous(folder: SafeFolder) -> Manifest | None:
     """Return the previous manifest, unless there is none that can be read."""
     with contextlib.suppress(StorageError):
@@ -166,7 +180,7 @@ def _previous(folder: SafeFolder) -> Manifest | None:
 
 
 def _remove_unlisted(
-    folder: SafeFolder, manifest: Manifest, previous: Manifest | None, written: set[str]
+    folder: SafeFolder, manifest: Manifest, previous: Manifest | None, writer: ArtifactWriter
 ) -> None:
     """Remove artifacts that neither this manifest nor the previous one lists.
 
@@ -175,12 +189,11 @@ def _remove_unlisted(
     listed = {path for path, *_ in manifest.artifacts()}
     if previous is not None:
         listed |= {path for path, *_ in previous.artifacts()}
-    for directory in DIRECTORIES:
-        for name in folder.entries(directory):
-            path = f"{directory}/{name}"
-            if path not in listed and (is_artifact_name(directory, name) or is_unfinished(name)):
-                _remove_artifact(folder, path)
-    for directory in ("", *(path for path in written if path.startswith("adapters/"))):
+    for path in writer.found:
+        directory, _, name = path.partition("/")
+        if path not in listed and (is_artifact_name(directory, name) or is_unfinished(name)):
+            _remove_artifact(folder, path)
+    for directory in ("", *(path for path in writer.written if path.startswith("adapters/"))):
         folder.remove_unfinished(directory)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support import FAST, DiedError, Dying, learned, make_task, tensors
 from remembering.backbones.backbone import Backbone
 from remembering.learning.checkpoint import Checkpoint, digest
 from remembering.model import RememberingTransformer
+from remembering.runtime.progress import Progress, Step
 from remembering.runtime.tensors import decode_tensors
 
 
@@ -35,6 +37,34 @@ def test_goes_on_with_the_same_bits(
     one, two = tensors(whole), tensors(again)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+class Recorded(Progress):
+    """Records how many images of a training are announced and done."""
+
+    def __init__(self) -> None:
+        self.announced = self.done = 0
+
+    @contextmanager
+    def track(self, description: str, total: int) -> Iterator[Step]:
+        def step(advance: int, note: str = "") -> None:
+            self.done += advance * training
+
+        training = description.startswith("learning")
+        self.announced += total * training
+        yield step
+
+
+@pytest.mark.parametrize("saves", [0, 2])
+def test_progress_counts_what_is_left(saves: int, backbone: Backbone, tmp_path: Path) -> None:
+    """12 images in batches of 8 and 4, for 3 epochs."""
+    path, task = tmp_path / "progress.safetensors", make_task(0)
+    path.with_suffix(".left").write_text(str(saves))
+    with pytest.raises(DiedError):
+        learned(backbone, 0).learn(task, checkpoint=Dying(path, steps=1))
+    progress = Recorded()
+    learned(backbone, 0).learn(task, checkpoint=Checkpoint(path, steps=1), progress=progress)
+    assert progress.announced == progress.done == 36 - {0: 8, 2: 20}[saves]
 
 
 def test_progress_of_another_task_is_not_taken_over(backbone: Backbone, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def train(
     weight = settings.alpha if replay else 1.0
     complete, steps = divmod(done, per_epoch)
     left = (epochs - complete) * len(training_set) - steps * settings.batch_size
-    with progress.track(f"learning {training_set.name}", left) as step:
+    with progress.track(f"learning {training_set.name}", max(0, left)) as step:
         for epoch in range(done // per_epoch, epochs):
             batches = shuffled(len(training_set), settings, training_set.number, epoch)
             for i, index in enumerate(batches, start=epoch * per_epoch):

@@ -79,6 +79,7 @@ def _masked(text: str) -> set[str]:
     """Return the lines of a text without numbers, quoted names and spacing."""
     plain = re.sub(r"'[^']*'", "''", text).replace("not flagged", "flagged")
     plain = re.sub(r"\d[\d.,]*(e-\d+)?", "#", plain)
+    plain = re.sub(r"# (s|min)\b", "# s", plain)  # durations
     plain = re.sub(r"(, '' \(# %\))+", "", plain)  # a list of candidates
     lines = (" ".join(line.replace("─", "").split()) for line in plain.splitlines())
     return {line for line in lines if line}

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from support import TWO_LEVEL, consolidated, learned, make_task
 from torch import Tensor
 
+from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
 from remembering.config import ClassifierSettings, RouterSettings
+from remembering.data.images import Subset
 from remembering.data.sources import load
 from remembering.data.streams.split import split
 from remembering.data.streams.stream import TaskData
 from remembering.learning import classes
 from remembering.learning.refine import refine
+from remembering.learning.training import TrainingSet
 from remembering.model import RememberingTransformer
 from remembering.routing.base import Expert
 from remembering.routing.class_gaussians import subtract
@@ -276,13 +279,22 @@ def test_calibration_images_of_a_task_that_is_learned_again_were_never_trained_o
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[Tensor] = []
-    train = classes._train
+    train = classes.train
 
-    def recorded(*arguments: Any) -> Adapter:
-        trained.append(arguments[3])
-        return train(*arguments)
+    def recorded(
+        backbone: Backbone,
+        adapter: Adapter,
+        head: Head,
+        training_set: TrainingSet,
+        *rest: Any,
+        **options: Any,
+    ) -> tuple[Adapter, Head]:
+        images = training_set.token_cache.images
+        assert isinstance(images, Subset)
+        trained.append(images.index)
+        return train(backbone, adapter, head, training_set, *rest, **options)
 
-    monkeypatch.setattr(classes, "_train", recorded)
+    monkeypatch.setattr(classes, "train", recorded)
     calibrated: list[Tensor] = []
     choose = GaussianClassifier.choose_calibration
 

@@ -174,17 +174,22 @@ class Ours(Method):
         return Evaluator(context.experiment.units if self.units is None else self.units)
 
 
-def _with_replay(context: Context, options: Options) -> Settings:
-    """Keep images of every task, and consolidate at least once at the end of the stream."""
+def _with_replay(context: Context, images: float) -> Settings:
+    """Keep some images in all, and consolidate at least once at the end of the stream."""
     tasks = len(context.stream.tasks)
     return replace(
         context.model_settings,
-        memory=int(options["memory"]) // tasks,
+        memory=int(images) // tasks,
         consolidate_every=min(tasks, CONSOLIDATE_EVERY),
     )
 
 
-CONSOLIDATE_EVERY = 5
+def _classes(context: Context) -> int:
+    """Count the classes of all tasks."""
+    return sum(len(data.train.classes) for data in context.stream.tasks)
+
+
+CONSOLIDATE_EVERY = 10
 """Tasks between consolidations in experiments with replay."""
 _STATISTICS = "an adapter per domain, class means, and one covariance matrix per adapter"
 METHODS: dict[str, Method] = {
@@ -192,8 +197,14 @@ METHODS: dict[str, Method] = {
     "ours-replay": Ours.of(
         "Ours, with replay",
         f"{_STATISTICS}; replay images",
-        _with_replay,
+        lambda context, options: _with_replay(context, options["memory"]),
         defaults=MappingProxyType({"memory": 200}),
+    ),
+    "ours-replay-50": Ours.of(
+        "Ours, with replay of 50 per class",
+        f"{_STATISTICS}; replay images",
+        lambda context, options: _with_replay(context, options["per_class"] * _classes(context)),
+        defaults=MappingProxyType({"per_class": 50}),
     ),
     "ours-first": Ours.of(
         "Router alone, first task's adapter",

@@ -14,6 +14,7 @@ _METHODS = {
     "ours": OURS,
     MODEL: OURS,
     "ours-replay": Look(BLUE, "^", _DASHED, 2.0),
+    "ours-replay-50": Look(BLUE, "v", _DASHED, 2.0),
     "ours-first": Look(PURPLE, "P", _DASHED),
     "gaussian": Look(PURPLE, "D"),
     "ours-published": Look(VERMILION, "o"),

@@ -40,10 +40,16 @@ def vit_tiny() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every test into a tier; those of no other tier are unit tests."""
+    """Put every test into a tier; those of no other tier are unit tests.
+
+    Files without unit tests come first: they take longest, and short ones at the end let all
+    processes finish at the same time.
+    """
     for item in items:
         if "reliability" in item.path.parts:
             item.add_marker(pytest.mark.reliability)
         tiers = ("unit", "integration", "reliability")
         if not any(item.get_closest_marker(tier) for tier in tiers):
             item.add_marker(pytest.mark.unit)
+    with_units = {item.path for item in items if item.get_closest_marker("unit")}
+    items.sort(key=lambda item: item.path in with_units)

@@ -81,7 +81,7 @@ def test_false_alarms_have_the_target_rate(routing: RoutingResult) -> None:
 
 def test_adapters_forget_nothing_and_fine_tuning_much(out: Path, routing: RoutingResult) -> None:
     assert (routing.oracle_after[-1] or 0) >= 0.97
-    assert baseline(out, "joint").units["sample"].accuracy >= 0.95
+    assert baseline(out, "joint-gaussian").units["sample"].accuracy >= 0.95
     fine_tuned = baseline(out, "finetune").units["sample"]
     assert fine_tuned.accuracy < 0.5
     assert (fine_tuned.forgetting or 0) > 0.4

@@ -39,7 +39,7 @@ from .running import FINISHED, classes
 
 pytestmark = pytest.mark.reliability
 
-KILLS = sized(6, 20, 20)
+KILLS = sized(3, 20, 20)
 REQUESTS = sized(400, 2000, 5000)
 MUTATIONS = sized(400, 1000, 5000)
 GROWTH_BYTES = 32 * 1024**2

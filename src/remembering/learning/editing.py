@@ -199,7 +199,7 @@ def _with_domain(
     """Return the domain of a task's adapter with a new class of the task."""
     domain, features = state.domains[record.adapter], features.cpu()
     novelties = domain.novelties(features, targets)
-    joined = domain.joined(features, targets, novelties)
+    joined = domain.joined(features, novelties)
     stop = first_reference(state, record) + len(record.classes)
     old = domain.references
     return replace(joined, references=torch.cat([old[:stop], novelties, old[stop:]]))

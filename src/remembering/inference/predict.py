@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import Images, ImageSequence, ImagesLike, as_images, image_paths
+from remembering.data.conversion import as_images
+from remembering.data.images import Images, ImageSequence, ImagesLike, image_paths
 from remembering.errors import RememberingError
 from remembering.inference.classify import (
     Classified,

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImagesLike
 from remembering.data.task import Label, LabelsLike, Task
 from remembering.errors import RememberingError
 from remembering.inference.encoding import FlippedImages, deep_task_features, encode_task

@@ -164,9 +164,9 @@ class Search:
         """Return the trial of a method with some options, run if necessary."""
         context, options = self._context(seed), {k: float(v) for k, v in options.items()}
         images = sum(len(data.train) for data in context.stream.tasks)
-        wanted = method, options, seed, images
+        key = method, options, seed, images
         for known in self.record.trials:
-            if (known.method, known.options, known.seed, known.images) == wanted:
+            if (known.method, known.options, known.seed, known.images) == key:
                 self.report(known)
                 return known
         started = time.perf_counter()

@@ -224,7 +224,7 @@ def flips_preserve_labels(
             for view in (tokens, flipped)
         )
         targets = targets[rows]
-    plain, mirrored = (
+    plain, flip = (
         distributed.all_gather(deep_task_features(view, layers, None, distributed=distributed))
         for view in (tokens, flipped)
     )
@@ -237,7 +237,7 @@ def flips_preserve_labels(
     classifier = classifier.with_expert(0, expert)
     right, still = (
         classifier.class_logits(view[tested]).argmax(1).cpu() == targets[tested]
-        for view in (plain, mirrored)
+        for view in (plain, flip)
     )
     return not is_worse(right, still, FLIP_SIGNIFICANCE)
 

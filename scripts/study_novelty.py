@@ -93,7 +93,7 @@ def _stream(features: Tensor, targets: Tensor, tasks: int, seed: int) -> list[tu
     for own in rows[1:]:
         p_value, effect, novelties = _test(domain, features[own], targets[own])
         found.append((p_value, effect))
-        domain = domain.joined(features[own], targets[own], novelties)
+        domain = domain.joined(features[own], novelties)
     return found
 
 

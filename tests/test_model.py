@@ -34,7 +34,7 @@ def model(backbone: Backbone) -> RememberingTransformer:
     return learned(backbone, 3)
 
 
-def test_predict_says_labels_probabilities_adapter_and_errors(
+def test_predict_returns_labels_probabilities_adapters_and_scores(
     model: RememberingTransformer,
 ) -> None:
     prediction = model.predict(make_task(1, ("a1", "b1")).images)
@@ -85,7 +85,7 @@ def test_a_group_is_routed_together(model: RememberingTransformer) -> None:
         model.predict(images, false_alarm_rate="0.05")  # type: ignore[arg-type]
 
 
-def test_choose_takes_the_least_mean_error_of_each_group() -> None:
+def test_choose_takes_the_lowest_sum_of_scores_of_each_group() -> None:
     errors = torch.tensor([[1.0, 2.0], [5.0, 2.0], [3.0, 1.0]])
     assert choose_tasks(errors, torch.tensor([0, 0, 1])).tolist() == [1, 1, 1]
     assert choose_tasks(errors).tolist() == [0, 1, 1]

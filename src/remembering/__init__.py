@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from remembering.data.arrays import denormalise
     from remembering.data.images import ImagesLike
     from remembering.data.paths import load_tasks
-    from remembering.data.task import Label, Task
+    from remembering.data.task import Label, LabelsLike, Task
     from remembering.errors import RememberingError
+    from remembering.evaluation.quality import Evaluation
     from remembering.export.onnx_file import Exported
-    from remembering.inference.prediction import Prediction
+    from remembering.inference.prediction import Answer, Prediction
     from remembering.learner import Footprint
     from remembering.learning.checkpoint import Checkpoint
     from remembering.learning.consolidate import Consolidated
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answer",
     "Backbone",
     "Checkpoint",
     "ClassifierSettings",
     "Consolidated",
+    "Evaluation",
     "Exported",
     "Footprint",
     "Forgotten",
@@ -43,6 +46,7 @@ __all__ = [
     "HeldOut",
     "ImagesLike",
     "Label",
+    "LabelsLike",
     "Learned",
     "ModelState",
     "Observed",
@@ -63,10 +67,12 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Looked up on first use: torch and transformers take seconds to import, `remember --help` must not.
 _HOMES = {
+    "Answer": "inference.prediction",
     "Backbone": "backbones.backbone",
     "Checkpoint": "learning.checkpoint",
     "ClassifierSettings": "config",
     "Consolidated": "learning.consolidate",
+    "Evaluation": "evaluation.quality",
     "Exported": "export.onnx_file",
     "Footprint": "learner",
     "Forgotten": "learning.forget",
@@ -74,6 +80,7 @@ _HOMES = {
     "HeldOut": "learning.held_out",
     "ImagesLike": "data.images",
     "Label": "data.task",
+    "LabelsLike": "data.task",
     "Learned": "learning.learned",
     "ModelState": "state",
     "Observed": "learning.observe",

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from remembering.data.conversion import as_images
 from remembering.data.decoding import read_image
 from remembering.data.folders import class_folders
 from remembering.data.images import (
@@ -25,7 +26,6 @@ from remembering.data.images import (
     ImageFiles,
     ImageList,
     Joined,
-    as_images,
     joined,
     subset,
 )

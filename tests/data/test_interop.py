@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remembering import denormalise
-from remembering.data.images import as_images
+from remembering.data.conversion import as_images
 from remembering.data.task import Task
 from remembering.errors import InvalidInputError
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from remembering.data.found_images import load_images
 from remembering.data.images import ImageFiles
-from remembering.data.paths import load_images, load_stream, load_tasks
+from remembering.data.paths import load_stream, load_tasks
 from remembering.data.task import Task
 from remembering.errors import InvalidFileError
 

@@ -24,8 +24,8 @@ from PIL import EpsImagePlugin, Image
 from support import png
 
 from remembering.data import decoding
+from remembering.data.conversion import as_images
 from remembering.data.decoding import decode_image, read_image
-from remembering.data.images import as_images
 from remembering.data.sources import load
 from remembering.data.task import Task
 from remembering.errors import RememberingError

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import posixpath
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
+import pandas
 import pytest
 
 import remembering
@@ -95,3 +99,22 @@ def test_every_public_name_is_in_the_reference() -> None:
     documented = set(re.findall(r"^\.\. auto\w+:: remembering\.(\w+)$", read("docs/api.md"), re.M))
     assert {*remembering.__all__} - documented == set(), "add these names to docs/api.md"
     assert documented - {*remembering.__all__} == set(), "these names of docs/api.md do not exist"
+
+
+def test_every_type_that_the_model_accepts_or_returns_is_exported() -> None:
+    exported = {kind for name in remembering.__all__ for kind in _types(getattr(remembering, name))}
+    for public in (remembering.RememberingTransformer, remembering.Prediction, remembering.Task):
+        for name, method in inspect.getmembers(public, inspect.isroutine):
+            if name.startswith("_") and name != "__init__":
+                continue
+            hints = get_type_hints(inspect.unwrap(method), None, {"pd": pandas})
+            missing = {kind for hint in hints.values() for kind in _types(hint)} - exported
+            assert missing == set(), f"{public.__name__}.{name} uses types that are not exported"
+
+
+def _types(hint: Any) -> Iterator[type]:
+    """Iterate over the classes of this package in a type hint."""
+    for part in get_args(hint):
+        yield from _types(part)
+    if isinstance(hint, type) and hint.__module__.startswith("remembering."):
+        yield hint

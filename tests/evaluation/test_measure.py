@@ -12,7 +12,8 @@ from support import learned, make_task
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImagesLike
 from remembering.data.task import Task
 from remembering.errors import InvalidFileError, InvalidInputError
 from remembering.evaluation.measure import evaluate

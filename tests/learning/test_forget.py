@@ -137,7 +137,7 @@ def test_a_domain_without_a_task_has_the_moments_of_the_others(order: list[int],
         result = Domain.of(*features(tasks[0]))
         for task in tasks[1:]:
             x, targets = features(task)
-            result = result.joined(x, targets, result.novelties(x, targets))
+            result = result.joined(x, result.novelties(x, targets))
         return result
 
     whole, rest = domain(order), [task for task in order if task != gone]

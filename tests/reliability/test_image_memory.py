@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from remembering.backbones.backbone import Backbone
 from remembering.data import images
+from remembering.data.conversion import as_images
 from remembering.inference.encoding import flip_horizontally
 
 images.CACHE_BYTES = 32 * 1024**2
@@ -25,7 +26,7 @@ torch.set_num_threads(1)
 backbone = Backbone.load("bundled")
 backbone.embed(torch.zeros(12, 3, 28, 28, dtype=torch.uint8))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-batch = images.as_images([Path(path) for path in sys.argv[1:]])[torch.arange(len(sys.argv) - 1)]
+batch = as_images([Path(path) for path in sys.argv[1:]])[torch.arange(len(sys.argv) - 1)]
 assert len(backbone.embed(batch)) == len(backbone.embed(flip_horizontally(batch))) == len(batch)
 print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """

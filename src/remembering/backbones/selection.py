@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import BUNDLED, Backbone
-from remembering.data.images import ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImagesLike
 from remembering.errors import InvalidInputError
 
 AUTO = "auto"

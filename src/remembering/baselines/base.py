@@ -25,7 +25,8 @@ from remembering import schema
 from remembering.backbones.backbone import Backbone
 from remembering.baselines.features import FeatureCache
 from remembering.config import Settings
-from remembering.data.images import ImageSequence, ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImageSequence, ImagesLike
 from remembering.data.task import Label, Task
 from remembering.errors import RememberingError
 from remembering.inference.encoding import frozen_features

@@ -55,8 +55,9 @@ def main(arguments: list[str]) -> int:
     """Run `remember evaluate` and return its exit code."""
     options = parse(Evaluate, arguments, "evaluate")
 
+    from remembering.data.found_images import load_images
     from remembering.data.images import joined
-    from remembering.data.paths import load_images, load_tasks
+    from remembering.data.paths import load_tasks
     from remembering.model import RememberingTransformer
     from remembering.runtime.bars import ProgressBars
 

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     if options.onnx.is_file() and not options.overwrite:
         raise RememberingError(f"{options.onnx} exists; give another file, or --overwrite")
 
-    from remembering.data.paths import load_images
+    from remembering.data.found_images import load_images
     from remembering.model import RememberingTransformer
 
     images = load_images([options.images]).images if options.images else None

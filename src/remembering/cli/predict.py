@@ -22,7 +22,7 @@ from remembering.errors import InvalidFileError, RememberingError
 from remembering.runtime.text import printable
 
 if TYPE_CHECKING:
-    from remembering.data.paths import FoundImages
+    from remembering.data.found_images import FoundImages
     from remembering.model import RememberingTransformer
     from remembering.runtime.progress import Progress
 
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     if options.batch_size < 1:
         raise RememberingError(f"--batch-size {options.batch_size} must be at least 1")
 
-    from remembering.data.paths import find_images
+    from remembering.data.found_images import find_images
     from remembering.model import RememberingTransformer
 
     found = find_images(options.images)

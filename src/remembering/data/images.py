@@ -1,4 +1,4 @@
-"""Sequences of images: whatever users hold becomes uint8 tensors.
+"""Sequences of images, decoded to uint8 tensors on access.
 
 Code downstream works on an `ImageSequence`. Indexing one with a tensor of positions returns a
 batch: a uint8 tensor (n, channels, height, width), or a sequence of tensors (channels, height,
@@ -49,7 +49,7 @@ class ImageSequence(Protocol):
 ImageLike: TypeAlias = np.ndarray[Any, Any] | Tensor | Image.Image | str | Path
 """One image: an array, a Pillow image or the path of a file."""
 ImagesLike: TypeAlias = ImageSequence | ImageLike | Iterable[Any]
-"""What `as_images` accepts."""
+"""What `data.conversion.as_images` accepts."""
 
 
 class ImageBatch(Sequence[Tensor]):
@@ -231,52 +231,6 @@ def subset(images: ImageSequence, index: Tensor) -> ImageSequence:
     if isinstance(images, ImageFiles):
         return ImageFiles([images.paths[i] for i in index.tolist()])
     return images[index] if isinstance(images, Tensor) else Subset(images, index)
-
-
-def as_images(images: ImagesLike, count: int | None = None) -> ImageSequence:
-    """Convert images to a sequence of uint8 tensors.
-
-    Args:
-        images: One of these:
-
-            - a tensor or array of the shape (n, height, width) for grey images,
-              (n, channels, height, width) or (n, height, width, channels), with 1, 3 or 4
-              channels; a fourth channel (alpha) is dropped. Floats lie in 0..1 and are rounded to
-              8 bits; see `denormalise` for normalised ones. The shapes (3, height, width) and
-              (4, height, width) are rejected, unless `count` confirms the number of grey images:
-              they may also be one colour image;
-            - a list or another iterable of tensors, arrays, Pillow images or paths;
-            - a single image: (height, width), (height, width, channels), a Pillow image or a path;
-            - the path of a folder with images at any depth, or of a table (CSV, Parquet). Images
-              that cannot be decoded are left out, and a warning is logged;
-            - a `datasets.Dataset`, a data frame with a column of images or paths, a torch dataset
-              or data loader. What is iterated (generators, data loaders) is kept in memory.
-        count: Number of images, if it is known.
-
-    Raises:
-        InvalidInputError: If the type, shape or values are not acceptable.
-
-    >>> as_images(torch.zeros(2, 28, 28)).shape
-    torch.Size([2, 1, 28, 28])
-    """
-    if isinstance(images, LazyImages):
-        return images
-    if isinstance(images, np.ndarray | Tensor):
-        return stack_to_uint8(array_to_tensor(images, "images"), "images", count)
-    if isinstance(images, str | Path):
-        from remembering.data.paths import images_at  # which needs this module
-
-        return images_at(Path(images))
-    if isinstance(images, Image.Image):
-        return as_images([images])
-    if not isinstance(images, Sequence):
-        from remembering.data.interop import foreign_images  # which needs this module
-
-        return foreign_images(images)
-    paths = [Path(image) for image in images if isinstance(image, str | Path)]
-    if paths and len(paths) == len(images):
-        return ImageFiles(paths)
-    return ImageList([one_image(image, f"image {i}") for i, image in enumerate(images)])
 
 
 def one_image(image: Any, where: str) -> Tensor:

@@ -10,17 +10,7 @@ import torch.utils.data
 from torch import Tensor
 
 from remembering.data.arrays import denormalise
-from remembering.data.columns import IMAGE_NAMES, image_column, require_column
-from remembering.data.images import (
-    DatasetImages,
-    ImageBatch,
-    ImageList,
-    ImageSequence,
-    LazyImages,
-    as_images,
-    one_image,
-)
-from remembering.errors import InvalidInputError
+from remembering.data.images import ImageBatch, LazyImages, one_image
 
 Statistics = Sequence[float] | None
 """Mean or standard deviation of each channel, or None for images that are not normalised."""
@@ -47,28 +37,6 @@ class TorchImages(LazyImages):
     def _read(self, position: int) -> Tensor:
         image = item_parts(self.dataset[position])[0]
         return _plain(image, self.mean, self.std, f"item {position}")
-
-
-def foreign_images(images: Any) -> ImageSequence:
-    """Convert what `as_images` cannot: see there.
-
-    Raises:
-        InvalidInputError: If the type is not supported.
-    """
-    if is_dataset(images):
-        return DatasetImages(images, image_column(images), follow_paths=True)
-    if is_data_frame(images):
-        return as_images(list(images[require_column(images.columns, None, IMAGE_NAMES)]))
-    if is_torch_dataset(images):
-        return TorchImages(images)
-    if not isinstance(images, Iterable) or isinstance(images, dict | set | bytes):
-        raise InvalidInputError(
-            f"images of type {type(images).__name__} are not supported; pass a tensor, an array, "
-            "a list of arrays, Pillow images or paths, a dataset, or a data frame"
-        )
-    if isinstance(images, torch.utils.data.DataLoader):
-        return ImageList([image for image, _ in loader_items(images)])
-    return as_images(list(images))
 
 
 def loader_items(

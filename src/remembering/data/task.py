@@ -22,13 +22,13 @@ from remembering.data.columns import (
     dataset_labels,
     require_column,
 )
+from remembering.data.conversion import as_images
 from remembering.data.folders import class_folders, first_unreadable, readable
 from remembering.data.images import (
     DatasetImages,
     ImageList,
     ImageSequence,
     ImagesLike,
-    as_images,
     subset,
 )
 from remembering.data.iterable import on_disk
@@ -52,7 +52,7 @@ class Task:
 
     Args:
         name: Name of the task.
-        images: The images; see `remembering.data.images.as_images`.
+        images: The images; see `remembering.data.conversion.as_images`.
         labels: One string or integer per image, all of one type.
 
     Attributes:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImagesLike, as_images, image_paths, joined, subset
+from remembering.data.conversion import as_images
+from remembering.data.images import ImagesLike, image_paths, joined, subset
 from remembering.data.paths import load_tasks
 from remembering.data.task import Label, Task
 from remembering.errors import InvalidInputError

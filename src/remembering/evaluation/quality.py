@@ -143,20 +143,18 @@ class Evaluation:
         )
 
 
-def confidence_bins(
-    confidence: Tensor, correct: Tensor, bins: int = BINS
-) -> tuple[ConfidenceBin, ...]:
+def confidence_bins(confidence: Tensor, correct: Tensor) -> tuple[ConfidenceBin, ...]:
     """Sort answers into bins of equal width by confidence; a bin includes its upper bound."""
-    bounds = torch.tensor([i / bins for i in range(1, bins)], dtype=confidence.dtype)
+    bounds = torch.tensor([i / BINS for i in range(1, BINS)], dtype=confidence.dtype)
     place = torch.bucketize(confidence, bounds)
     result = []
-    for i in range(bins):
+    for i in range(BINS):
         inside = place == i
         count = int(inside.sum())
         result.append(
             ConfidenceBin(
-                i / bins,
-                (i + 1) / bins,
+                i / BINS,
+                (i + 1) / BINS,
                 count,
                 float(confidence[inside].double().mean()) if count else 0.0,
                 float(correct[inside].double().mean()) if count else 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from sklearn.metrics import roc_auc_score
@@ -115,16 +115,10 @@ class _Evaluation:
         targets = torch.tensor([position[label] for label in test.labels])
         by_unit, answers, routed = {}, {}, {}
         for unit in units:
-            numbers = torch.tensor(groups(unit, len(test)))
-            chosen, classified = None, alone
-            if unit != "sample":
-                chosen = choose_tasks(scores, numbers)
-                classified = self._classified(j, state.gate[chosen])
-            probabilities, tasks = answer(
-                state,
-                classified.routed_to(choose_tasks(scores) if chosen is None else chosen),
-                None if unit == "sample" else numbers,
-            )
+            numbers = None if unit == "sample" else torch.tensor(groups(unit, len(test)))
+            chosen = choose_tasks(scores, numbers)
+            classified = alone if numbers is None else self._classified(j, state.gate[chosen])
+            probabilities, tasks = answer(state, replace(classified, tasks=chosen), numbers)
             best = probabilities.argmax(1)
             by_unit[unit] = _fraction(best == targets)
             labels = [state.classes[i] for i in best.tolist()]

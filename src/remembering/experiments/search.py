@@ -21,7 +21,6 @@ from remembering.experiments.provenance import data_sha256, environment, portabl
 from remembering.experiments.result import write_json
 from remembering.experiments.spec import Experiment, with_seed
 from remembering.experiments.stream import make_stream
-from remembering.runtime.progress import SILENT, Progress
 from remembering.runtime.reading import read_json
 
 HELD_OUT = 30
@@ -139,7 +138,6 @@ class Search:
         small: Whether these are its smaller settings.
         path: File of the record; written after each trial.
         report: Called with each trial.
-        progress: Reports progress.
     """
 
     def __init__(
@@ -149,10 +147,8 @@ class Search:
         small: bool,
         path: Path,
         report: Callable[[Trial], object] = lambda trial: None,
-        progress: Progress = SILENT,
     ):
-        self.experiment, self.path = experiment, path
-        self.report, self.progress = report, progress
+        self.experiment, self.path, self.report = experiment, path, report
         stream = replace(experiment.stream, per_class=None, test_per_class=None)
         settings = replace(with_seed(experiment, 0), stream=stream, options=(), baselines=())
         fresh = SearchRecord(name, small, portable_settings(settings))
@@ -168,16 +164,16 @@ class Search:
         """Return the trial of a method with some options, run if necessary."""
         context, options = self._context(seed), {k: float(v) for k, v in options.items()}
         images = sum(len(data.train) for data in context.stream.tasks)
-        wanted = method, options, seed, images
+        key = method, options, seed, images
         for known in self.record.trials:
-            if (known.method, known.options, known.seed, known.images) == wanted:
+            if (known.method, known.options, known.seed, known.images) == key:
                 self.report(known)
                 return known
         started = time.perf_counter()
         kind = find_method(method)
         learner = kind.new(context, kind.options(options, context.stream))
         for data in context.stream.tasks:
-            learner.learn(data.train, progress=self.progress)
+            learner.learn(data.train)
         tests = [data.test for data in context.stream.tasks]
         reached = mean([accuracy(learner.predict(t.images).labels, t.labels) for t in tests])
         trial = Trial(

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImageSequence, ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImageSequence, ImagesLike
 from remembering.errors import RememberingError
 from remembering.inference.predict import predict
 from remembering.state import ModelState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,10 +31,6 @@ class Classified:
     logits: Tensor
     tasks: Tensor
     novelty: Tensor | None = None
-
-    def routed_to(self, tasks: Tensor) -> Classified:
-        """Return the same with the tasks that the router chose."""
-        return replace(self, tasks=tasks)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Classified]) -> Classified:

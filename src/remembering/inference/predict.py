@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import Images, ImageSequence, ImagesLike, as_images, image_paths
+from remembering.data.conversion import as_images
+from remembering.data.images import Images, ImageSequence, ImagesLike, image_paths
 from remembering.errors import RememberingError
 from remembering.inference.classify import (
     Classified,
@@ -122,7 +123,6 @@ def router_features(
     state: ModelState,
     backbone: Backbone,
     images: ImageSequence,
-    progress: Progress = SILENT,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> Tensor:
     """Return what the router reads of images; does not depend on what was learned.
@@ -130,14 +130,10 @@ def router_features(
     Each process computes a share, so all of them must call this.
     """
     first_layer = state.settings.first_layer
-    with progress.track("routing", len(images)) as step:
-
-        def read(index: Tensor) -> Tensor:
-            features, _ = encode(backbone, state.router, first_layer, images[index])
-            step(len(index))
-            return features
-
-        return distributed.rows(batches(len(images)), read)
+    return distributed.rows(
+        batches(len(images)),
+        lambda index: encode(backbone, state.router, first_layer, images[index])[0],
+    )
 
 
 def layers_run(state: ModelState, depth: int) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
@@ -177,24 +179,29 @@ def _train_adapter(
     checkpoint: Checkpoint | None,
 ) -> tuple[Adapter, Head]:
     """Train a new adapter for a task."""
-    settings, distributed, number = state.settings, current(), state.next_number
-    rng = generator(settings.seed, "task", number)
+    settings = state.settings
+    rng = generator(settings.seed, "task", state.next_number)
     adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
     head = state.new_head(task.classes, backbone)
-    inputs = [encoded.features, task.targets]
-    key = distributed.on_main(lambda: training_key(settings, number, inputs))
-    targets = head.targets(task.labels)
-    training_set = TrainingSet(encoded.token_cache, targets, task.name, number, key)
     return train(
         backbone,
         adapter,
         head,
-        training_set,
+        _training_set(state, task, encoded, head),
         settings,
         progress=progress,
         checkpoint=checkpoint,
-        distributed=distributed,
+        distributed=current(),
     )
+
+
+def _training_set(
+    state: ModelState, task: Task, encoded: EncodedTask, head: Head, past: Sequence[Tensor] = ()
+) -> TrainingSet:
+    """Return the training set of a task; `past` is what its training depends on besides."""
+    number, inputs = state.next_number, [encoded.features, task.targets, *past]
+    key = current().on_main(lambda: training_key(state.settings, number, inputs))
+    return TrainingSet(encoded.token_cache, head.targets(task.labels), task.name, number, key)
 
 
 def _most_similar_task(state: ModelState, encoded: EncodedTask) -> TaskRecord:
@@ -213,7 +220,7 @@ def _fuse(
     checkpoint: Checkpoint | None,
 ) -> tuple[Adapter, Head]:
     """Train a new adapter on the task while distilling that of the most similar task."""
-    settings, distributed, number = state.settings, current(), state.next_number
+    settings = state.settings
     old_adapter, old_head = state.adapters[nearest.adapter], state.heads[nearest.adapter]
     served = state.served_by(nearest.adapter) if settings.fusion.replay == "all" else (nearest,)
     missing = [record.name for record in served if record.number not in state.memories]
@@ -229,24 +236,20 @@ def _fuse(
     if settings.fusion.start == "copy":
         adapter, head = old_adapter, state.extended_head(old_head, task.classes, backbone)
     else:
-        rng = generator(settings.seed, "task", number)
+        rng = generator(settings.seed, "task", state.next_number)
         adapter = Adapter.new(backbone, settings.rank, settings.first_layer, rng)
         head = state.new_head(tuple(dict.fromkeys([*old_head.classes, *task.classes])), backbone)
     past = [old_adapter.a, old_adapter.b, old_head.weight, *(m.images for m in memories)]
-    inputs = [encoded.features, task.targets, *past]
-    key = distributed.on_main(lambda: training_key(settings, number, inputs))
-    targets = head.targets(task.labels)
-    training_set = TrainingSet(encoded.token_cache, targets, task.name, number, key)
     return fuse(
         backbone,
         old_adapter,
         old_head,
         adapter,
         head,
-        training_set,
+        _training_set(state, task, encoded, head, past),
         memories,
         settings,
         progress,
         checkpoint,
-        distributed,
+        current(),
     )

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy.stats import binomtest  # type: ignore[import-untyped]
 from torch import Tensor
 
 from remembering.adapters.heads import Head
@@ -23,6 +22,7 @@ from remembering.data.task import Task
 from remembering.inference.encoding import EncodedTask, FlippedImages, deep_task_features
 from remembering.inference.token_cache import TokenCache
 from remembering.learning.checkpoint import Checkpoint, training_key
+from remembering.learning.consolidate import is_worse
 from remembering.learning.replay import draw, kept_images
 from remembering.learning.training import RotatedTrainingSet, TrainingSet, train
 from remembering.routing import Expert
@@ -148,7 +148,7 @@ def place(state: ModelState, features: Tensor, targets: Tensor) -> tuple[int | N
     new = {"task": True, "first": nearest is None, "novelty": novel}[settings.adapters]
     if nearest is None or (new and not full):
         return None, Domain.of(features, targets)
-    return nearest, domains[nearest].joined(features, targets, novelties[nearest])
+    return nearest, domains[nearest].joined(features, novelties[nearest])
 
 
 def new_adapter(
@@ -224,7 +224,7 @@ def flips_preserve_labels(
             for view in (tokens, flipped)
         )
         targets = targets[rows]
-    plain, mirrored = (
+    plain, flip = (
         distributed.all_gather(deep_task_features(view, layers, None, distributed=distributed))
         for view in (tokens, flipped)
     )
@@ -237,12 +237,9 @@ def flips_preserve_labels(
     classifier = classifier.with_expert(0, expert)
     right, still = (
         classifier.class_logits(view[tested]).argmax(1).cpu() == targets[tested]
-        for view in (plain, mirrored)
+        for view in (plain, flip)
     )
-    lost, won = int((right & ~still).sum()), int((~right & still).sum())
-    if lost + won == 0:
-        return True
-    return bool(binomtest(lost, lost + won, alternative="greater").pvalue >= FLIP_SIGNIFICANCE)
+    return not is_worse(right, still, FLIP_SIGNIFICANCE)
 
 
 def _flipped(tokens: TokenCache) -> TokenCache:

@@ -116,7 +116,7 @@ def consolidate(
         images=len(kept.images),
         before=float(before.float().mean()),
         after=float(after.float().mean()),
-        accepted=not _is_worse(before, after),
+        accepted=not is_worse(before, after, SIGNIFICANCE),
     )
     if not report.accepted:
         return state, report
@@ -312,9 +312,9 @@ def _correct(classifier: GaussianClassifier, features: Tensor, columns: Tensor) 
     return classifier.class_logits(features).argmax(1).cpu() == columns
 
 
-def _is_worse(before: Tensor, after: Tensor) -> bool:
+def is_worse(before: Tensor, after: Tensor, significance: float) -> bool:
     """Test whether fewer images are correct after than before (sign test)."""
     lost, won = int((before & ~after).sum()), int((~before & after).sum())
     if lost + won == 0:
         return False
-    return bool(binomtest(lost, lost + won, alternative="greater").pvalue < SIGNIFICANCE)
+    return bool(binomtest(lost, lost + won, alternative="greater").pvalue < significance)

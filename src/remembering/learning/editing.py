@@ -9,7 +9,8 @@ from torch import Tensor
 
 from remembering.adapters.lora import Adapter
 from remembering.backbones.backbone import Backbone
-from remembering.data.images import ImagesLike, as_images
+from remembering.data.conversion import as_images
+from remembering.data.images import ImagesLike
 from remembering.data.task import Label, LabelsLike, Task
 from remembering.errors import RememberingError
 from remembering.inference.encoding import FlippedImages, deep_task_features, encode_task
@@ -199,7 +200,7 @@ def _with_domain(
     """Return the domain of a task's adapter with a new class of the task."""
     domain, features = state.domains[record.adapter], features.cpu()
     novelties = domain.novelties(features, targets)
-    joined = domain.joined(features, targets, novelties)
+    joined = domain.joined(features, novelties)
     stop = first_reference(state, record) + len(record.classes)
     old = domain.references
     return replace(joined, references=torch.cat([old[:stop], novelties, old[stop:]]))

@@ -115,7 +115,7 @@ def _take_in(
             state, recognised = _recognise(state, backbone, batch, features, rows, add)
     if not familiar.all():
         rows = (~familiar).nonzero().flatten()
-        state = _collect(state, backbone, batch, features, rows)
+        state = _collect(state, batch, features, rows)
     return state, recognised
 
 
@@ -216,9 +216,7 @@ def _recognise(
     return state, {state.tasks[position].name: len(own) for position, own in members.items()}
 
 
-def _collect(
-    state: ModelState, backbone: Backbone, batch: Task, features: Tensor, rows: Tensor
-) -> ModelState:
+def _collect(state: ModelState, batch: Task, features: Tensor, rows: Tensor) -> ModelState:
     """Add each image to the pending task that has its label; unseen labels begin a new one."""
     images = subset(batch.images, rows)
     features = features[rows]

@@ -71,7 +71,7 @@ def refine(
         added = {"router": routed["scatter"], "classifier": seen["scatter"]}
         shares[task.number] = share.plus(**added)
     domain, no_classes = state.domains[adapter], torch.zeros(0, dtype=torch.float64)
-    domain = domain.joined(encoded.features.cpu(), targets, no_classes)
+    domain = domain.joined(encoded.features.cpu(), no_classes)
     record = replace(task, images=task.images + len(images))
     return replace(
         state,

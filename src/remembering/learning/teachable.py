@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.folders import task_folders
@@ -142,7 +143,7 @@ class Teachable:
         """Give a class of a task another label."""
         self._state = rename_class(self._state, task, label, new_label)
 
-    def merge(self, other: Teachable) -> None:
+    def merge(self, other: Self) -> None:
         """Add the tasks of another model on the same backbone, with the same settings."""
         if self._backbone.fingerprint() != other._backbone.fingerprint():
             raise RememberingError(

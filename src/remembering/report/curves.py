@@ -194,14 +194,14 @@ def place_labels(fig: Figure, axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def spread(
-    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
+    preferred: Sequence[float], heights: Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Return places near the wanted ones at which texts do not overlap.
+    """Return places near the preferred ones at which texts do not overlap.
 
-    Neighbours that would overlap form a block around the mean of their wanted places.
+    Neighbours that would overlap form a block around the mean of their preferred places.
 
     Args:
-        wanted: Middles of the texts, decreasing.
+        preferred: Middles of the texts, decreasing.
         heights: Heights of the texts.
         low: Lower end of the space, if it suffices.
         high: Upper end of the space.
@@ -215,11 +215,11 @@ def spread(
     def top(block: list[int]) -> float:
         above, offsets = 0.0, []
         for i in block:
-            offsets.append(wanted[i] + above + heights[i] / 2)
+            offsets.append(preferred[i] + above + heights[i] / 2)
             above += heights[i]
         return min(max(math.fsum(offsets) / len(block), low + above), high)
 
-    for i in range(len(wanted)):
+    for i in range(len(preferred)):
         blocks.append([i])
         tops.append(top([i]))
         while len(blocks) > 1 and tops[-2] - sum(heights[j] for j in blocks[-2]) < tops[-1]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remembering.report.curves import Curve, draw_curves
-from remembering.report.figure import Plot
-from remembering.report.looks import method_look
-from remembering.report.readme import (
+from remembering.report.experiment_rows import (
     FINETUNE,
     FIRST,
     FROZEN,
@@ -17,6 +15,8 @@ from remembering.report.readme import (
     REPLAY,
     ExperimentRow,
 )
+from remembering.report.figure import Plot
+from remembering.report.looks import method_look
 
 LINES = {
     OURS: "Ours",

@@ -115,11 +115,6 @@ class Router(ABC):
     def encode(self, features: Tensor, expert: Expert) -> Tensor:
         """Return latent representations (n, latent) under one expert, for herding."""
 
-    def refined(self, task: int, features: Tensor, targets: Tensor) -> Self:
-        """Return a router in which the expert of a task has been updated with more inputs."""
-        self.check_refinable()
-        return self
-
     def check_refinable(self) -> None:
         """Raise if experts cannot be refined."""
         raise RememberingError(
@@ -132,11 +127,6 @@ class Router(ABC):
         raise RememberingError(
             f'the {self.settings.kind} router does not model classes; use router.kind = "gaussian"'
         )
-
-    def scores_and_logits(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return `scores`, and `class_logits` if the router is class-conditional, on the CPU."""
-        logits = self.class_logits(features).cpu() if self.is_class_conditional else None
-        return self.scores(features).cpu(), logits
 
     def features(self, states: Sequence[Tensor]) -> Tensor:
         """Return what experts read (n, features) of the backbone's states at `settings.layers`."""

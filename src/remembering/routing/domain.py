@@ -91,7 +91,7 @@ class Domain:
         """Return whether a task whose classes have these novelties needs an adapter of its own."""
         return self.p_value(novelties) < SIGNIFICANCE and self.effect(novelties) > MIN_EFFECT
 
-    def joined(self, features: Tensor, targets: Tensor, novelties: Tensor) -> Domain:
+    def joined(self, features: Tensor, novelties: Tensor) -> Domain:
         """Return the domain with the images of another task."""
         merged = _merge([self._moments, _moments(features, torch.arange(len(features)))])
         return self._packed(merged, torch.cat([self.references, novelties]))

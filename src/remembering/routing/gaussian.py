@@ -217,19 +217,20 @@ class GaussianRouter(Router):
         # repeated for each of many tasks.
         tasks = len(router.experts)
         if tasks <= REFIT_ALWAYS or tasks % (tasks // 16) == 0:
-            temperature = router.gaussians.best_temperature()
-            router = router._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
-        if self._replay:
-            router = router._with_shared(logit_correction=router.gaussians.fit_correction())
-        return router
+            return router.recalibrated()
+        return router._corrected()
 
     def recalibrated(self) -> Self:
         """Return a router with the temperature, and the logit correction, fitted again."""
         temperature = self.gaussians.best_temperature()
         router = self._with_shared(temperature=torch.tensor(temperature, dtype=torch.float64))
-        if self._replay:
-            router = router._with_shared(logit_correction=router.gaussians.fit_correction())
-        return router
+        return router._corrected()
+
+    def _corrected(self) -> Self:
+        """Return a router with the logit correction fitted, if the settings ask for one."""
+        if not self._replay:
+            return self
+        return self._with_shared(logit_correction=self.gaussians.fit_correction())
 
     def without_expert(self, task: int, share: Expert | None = None) -> Self:
         """Return a router without a task.
@@ -271,10 +272,6 @@ class GaussianRouter(Router):
     def check_refinable(self) -> None:
         """No-op: Gaussian experts support refinement."""
 
-    def refined(self, task: int, features: Tensor, targets: Tensor) -> Self:
-        """Add inputs to the sums of a task, as if they had been part of it."""
-        return self.with_samples(task, self.samples(task, features, targets))
-
     def samples(self, task: int, features: Tensor, targets: Tensor) -> Expert:
         """Return what inputs add to the sums of a task: counts, sums and scatter."""
         expert, targets = self.experts[task], targets.to(features.device)
@@ -302,11 +299,8 @@ class GaussianRouter(Router):
         return type(self)(self.settings, {**self.experts, task: refined}, shared)
 
     def scores(self, features: Tensor) -> Tensor:
-        return self._scores(self.class_logits(features))
-
-    def scores_and_logits(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         logits = self.class_logits(features)
-        return self._scores(logits).cpu(), logits.cpu()
+        return -grouped_logsumexp(logits, self.gaussians.owner, len(self.experts))
 
     def class_logits(self, features: Tensor) -> Tensor:
         return self.gaussians.logits(features)
@@ -320,9 +314,6 @@ class GaussianRouter(Router):
 
     def encode(self, features: Tensor, expert: Expert) -> Tensor:
         return features
-
-    def _scores(self, logits: Tensor) -> Tensor:
-        return -grouped_logsumexp(logits, self.gaussians.owner, len(self.experts))
 
     def _with_shared(self, **tensors: Tensor) -> Self:
         """Return a router with other shared tensors that do not affect the covariance."""

@@ -58,7 +58,7 @@ function form() {
     const problem = store.model?.read_only ? "This server only answers. Teach the one that writes the model."
       : obstacle(taken, chosen?.classes.map(String));
     const { classes, images, heldOut, noveltyWorks } = counts();
-    intoField.hidden = !store.model?.can_add || !taken.length;
+    intoField.hidden = !store.model?.can_add || !taken.length || !(chosen || classes);
     nameField.hidden = chosen !== null;
     into.replaceChildren(h("option", { value: "" }, "A new task"),
       ...taken.map((task) => h("option", { value: task }, `Part of “${task}”`)));
@@ -152,6 +152,7 @@ export function learnPanel() {
         result.hidden = true;
         views.progress.update(store.job);
       }
+      if (usedClasses().length && result.classList.contains("good")) result.hidden = true; // The next task has begun.
       views.form.element.hidden = active;
       views.progress.element.hidden = !active;
       views.form.update();

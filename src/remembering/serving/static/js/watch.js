@@ -92,7 +92,7 @@ function kept({ adapters, heads, routers, replay_bytes: replay, bytes: total }) 
   const row = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const numbers = (count) => plural(count, "parameter");
   return h("dl", { class: "kept" },
-    row("Adapters", numbers(adapters)), row("Heads", numbers(heads)), row("Routers", numbers(routers)),
+    row("Adapters", numbers(adapters)), heads > 0 && row("Heads", numbers(heads)), row("Routers", numbers(routers)),
     replay > 0 && row("Replay pictures", bytes(replay)), row("Stored in all", bytes(total)));
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from support import FAST, make_task
+from support import FAST, learned, make_task
 
 from remembering.backbones.backbone import Backbone
 from remembering.model import RememberingTransformer
@@ -115,6 +115,18 @@ def test_forget_rename_and_undo(client: httpx.Client, folder: Path) -> None:
     assert RememberingTransformer.load(folder).classes == ("a0", "b0", "<b>", "b1")
     assert client.delete("/v1/tasks/a%2Fb%3Fc").status_code == 200
     assert [task["name"] for task in client.get("/v1/model").json()["tasks"]] == ["task 0"]
+
+
+def test_fusion_is_visible_under_a_capacity(backbone: Backbone, tmp_path: Path) -> None:
+    learned(backbone, 1, capacity=1, memory=4).save(tmp_path / "model")
+    with running(tmp_path / "model") as client:
+        (before,) = client.get("/v1/model").json()["adapters"]
+        assert learn(client, "new", classes(1, ("x", "y")))["status"] == "done"
+        model = client.get("/v1/model").json()
+    (adapter,) = model["adapters"]
+    assert adapter["tasks"] == ["task 0", "new"]
+    assert adapter["number"] != before["number"]
+    assert (model["capacity"], len(model["tasks"])) == (1, 2)
 
 
 def test_classes_and_images_are_added_to_a_learned_task(refinable: Path) -> None:

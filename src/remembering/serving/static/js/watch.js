@@ -113,7 +113,7 @@ function content(model, onadd) {
       h("section", { class: "card", "aria-labelledby": "adapters-title" },
         h("h2", { id: "adapters-title" }, "Adapters"),
         h("p", { class: "muted" }, model.capacity
-          ? "Beyond the limit, tasks are fused into one adapter." : "Each is a small set of trained weights that answers for its tasks."),
+          ? "Beyond the limit, tasks share an adapter." : "Each is a small set of trained weights that answers for its tasks."),
         h("ul", { class: "adapters" }, model.adapters.map(adapterCard))),
       h("section", { class: "card", "aria-labelledby": "kept-title" },
         h("h2", { id: "kept-title" }, "What is kept"),

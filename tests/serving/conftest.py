@@ -11,6 +11,7 @@ import pytest
 from support import learned
 
 from remembering.backbones.backbone import Backbone
+from remembering.config import ClassifierSettings, RouterSettings
 
 from .running import running
 
@@ -27,6 +28,14 @@ def trained(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def folder(trained: Path, tmp_path: Path) -> Path:
     """A copy of the model, for one test."""
     shutil.copytree(trained, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def refinable(backbone: Backbone, tmp_path: Path) -> Path:
+    """A model whose tasks can be added to, for one test."""
+    gaussian = {"router": RouterSettings(), "classifier": ClassifierSettings()}
+    learned(backbone, 2, **gaussian).save(tmp_path / "model")
     return tmp_path / "model"
 
 

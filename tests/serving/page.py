@@ -37,6 +37,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
 )
 
 # Strokes of digits in a unit square.
@@ -69,6 +71,14 @@ const bytes = Uint8Array.from(atob(arguments[0]), (letter) => letter.charCodeAt(
 transfer.items.add(new File([bytes], "picture.png", { type: "image/png" }));
 document.querySelector("main").dispatchEvent(
   new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: transfer }));
+"""
+
+
+PASTE = """
+const transfer = new DataTransfer();
+const bytes = Uint8Array.from(atob(arguments[0]), (letter) => letter.charCodeAt(0));
+transfer.items.add(new File([bytes], "picture.png", { type: "image/png" }));
+dispatchEvent(new ClipboardEvent("paste", { cancelable: true, clipboardData: transfer }));
 """
 
 
@@ -175,9 +185,11 @@ class Page:
 
     def drop(self, image: Image.Image) -> None:
         """Drop an image file on the page."""
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        self.driver.execute_script(DROP, base64.b64encode(buffer.getvalue()).decode())
+        self.driver.execute_script(DROP, _png(image))
+
+    def paste(self, image: Image.Image) -> None:
+        """Paste an image file."""
+        self.driver.execute_script(PASTE, _png(image))
 
     def answer(self, what: str) -> str:
         """Return the answer once it differs from the invitation to ask."""
@@ -213,3 +225,9 @@ class Page:
                 if url.scheme in ("http", "https", "ws", "wss"):
                     hosts.add(url.netloc)
         return hosts
+
+
+def _png(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from support import FAST, make_task
+from support import FAST, learned, make_task
 
 from remembering.backbones.backbone import Backbone
 from remembering.model import RememberingTransformer
@@ -115,6 +115,56 @@ def test_forget_rename_and_undo(client: httpx.Client, folder: Path) -> None:
     assert RememberingTransformer.load(folder).classes == ("a0", "b0", "<b>", "b1")
     assert client.delete("/v1/tasks/a%2Fb%3Fc").status_code == 200
     assert [task["name"] for task in client.get("/v1/model").json()["tasks"]] == ["task 0"]
+
+
+def test_fusion_is_visible_under_a_capacity(backbone: Backbone, tmp_path: Path) -> None:
+    learned(backbone, 1, capacity=1, memory=4).save(tmp_path / "model")
+    with running(tmp_path / "model") as client:
+        (before,) = client.get("/v1/model").json()["adapters"]
+        assert learn(client, "new", classes(1, ("x", "y")))["status"] == "done"
+        model = client.get("/v1/model").json()
+    (adapter,) = model["adapters"]
+    assert adapter["tasks"] == ["task 0", "new"]
+    assert adapter["number"] != before["number"]
+    assert (model["capacity"], len(model["tasks"])) == (1, 2)
+
+
+def test_classes_and_images_are_added_to_a_learned_task(refinable: Path) -> None:
+    with running(refinable) as client:
+        assert learn(client, "new", classes(2, ("x", "y"), per_class=10))["status"] == "done"
+        before = client.get("/v1/model").json()
+        body = {"classes": classes(2, ("x", "z"), per_class=10)}
+        response = client.post("/v1/tasks/new/classes", json=body)
+        assert response.status_code == 202, response.text
+        job = finished(client, response.json()["job"]["id"])
+        assert (job["status"], job["kind"], job["task"]) == ("done", "add", "new"), job
+        model = client.get("/v1/model").json()
+        task = model["tasks"][-1]
+        assert (task["classes"], task["images"], task["held_out"]) == (["x", "y", "z"], 32, 8)
+        versions = [point["version"] for point in task["accuracy"]]
+        assert versions == [before["version"], job["version"]]
+        assert client.post("/v1/undo", json={}).status_code == 200
+        undone = client.get("/v1/model").json()["tasks"][-1]
+        assert (undone["classes"], undone["held_out"]) == (["x", "y"], 4)
+
+
+def test_wrong_additions_are_refused(refinable: Path, shared: httpx.Client) -> None:
+    image = text(make_task(0).images[0])
+    with running(refinable) as client:
+        assert client.get("/v1/model").json()["can_add"]
+        for name, body, status, message in (
+            ("nothing", {"classes": {"x": [image] * 2}}, 404, "no task 'nothing'"),
+            ("task 0", {"classes": {"x": [image]}}, 422, "one image"),
+            ("task 0", {"classes": {"x": []}}, 422, "no image to add"),
+            ("task 0", {"classes": {"x": ["????"]}}, 422, "not base64"),
+            ("task 0", {"name": "x", "classes": {}}, 422, "name"),
+        ):
+            response = client.post(f"/v1/tasks/{name}/classes", json=body)
+            assert message in problem(response, status)
+        assert client.get("/v1/jobs").json() == {"jobs": []}
+    assert not shared.get("/v1/model").json()["can_add"]
+    response = shared.post("/v1/tasks/task 0/classes", json={"classes": {"x": [image] * 2}})
+    assert "cannot be refined" in problem(response, 422)
 
 
 def test_undo_survives_a_restart_and_numbers_are_not_reused(folder: Path) -> None:

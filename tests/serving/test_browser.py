@@ -79,12 +79,12 @@ def screenshots(tmp_path: Path) -> Path:
     return folder
 
 
-def letter(text: str) -> Image.Image:
+def letter(text: str, size: int = 88) -> Image.Image:
     """A white letter on black."""
     font = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     image = Image.new("L", (112, 112))
     draw = ImageDraw.Draw(image)
-    draw.text((56, 56), text, fill=255, font=ImageFont.truetype(str(font), 88), anchor="mm")
+    draw.text((56, 56), text, fill=255, font=ImageFont.truetype(str(font), size), anchor="mm")
     return image
 
 
@@ -119,10 +119,10 @@ def teach_samples(page: Page, labels: str) -> None:
     page.wait(lambda: page.find(".class-card"), "the classes")
 
 
-def learn(page: Page) -> None:
+def learn(page: Page, message: str = "I learned") -> None:
     page.click("button", "Learn")
     page.wait(lambda: page.find("[role=progressbar]"), "the progress bar")
-    page.wait(lambda: "I learned" in page.text(".result"), "the end of learning", LEARNING_SECONDS)
+    page.wait(lambda: message in page.text(".result"), "the end of learning", LEARNING_SECONDS)
 
 
 def ask_drawing(page: Page, digit: str) -> str:
@@ -147,9 +147,16 @@ def test_teach_ask_forget_and_reload(page: Page, url: str, screenshots: Path) ->
     photograph(page, screenshots, "ask-new")
     page.click("button", "Teach me this")
     page.wait(lambda: page.find(".class-card .thumbnail"), "the letter on the Teach page")
-    page.driver.switch_to.active_element.send_keys("K?")
-    page.click("[aria-label='Remove picture 1 of K?']")
-    page.click("[aria-label='Remove this class']")
+    page.driver.switch_to.active_element.send_keys("K")
+    for count, size in enumerate((70, 78, 96), 2):
+        page.paste(letter("K", size))
+        page.wait(lambda: page.find(f"[aria-label='Remove picture {count} of K']"), "it")  # noqa: B023
+    learn(page, "“3 and 7” is now 3, 7 and K")
+    page.reload()
+    page.open("ask")
+    page.drop(letter("K", 84))
+    assert page.answer("the answer to a letter").startswith("K\n"), "the class was not added"
+    page.open("teach")
 
     teach_samples(page, "24")
     learn(page)
@@ -198,6 +205,25 @@ def test_keyboard_is_enough_and_a_draft_survives_a_reload(page: Page) -> None:
     page.wait(lambda: page.find(".thumbnail"), "the drawing after a reload")
     name = page.wait(lambda: page.find(".class-name"), "the class after a reload")
     assert name.get_attribute("value") == "<b>cat</b>"
+
+
+def test_the_camera_and_the_clipboard_add_pictures(page: Page) -> None:
+    page.open("teach")
+    page.click(".add-tile button", "Add a class")
+    page.press("seen")
+    page.click(".class-card button", "Camera")
+    video = page.wait(lambda: page.find("dialog video"), "the camera")
+    page.wait(lambda: video.get_property("videoWidth"), "a picture of the camera")
+    page.click("dialog button", "Take picture")
+    page.click("dialog button", "Done")
+    page.wait(lambda: page.find("[aria-label='Remove picture 1 of seen']"), "the photograph")
+    taken = len(page.driver.find_elements("css selector", ".thumbnail"))
+    page.paste(letter("K"))
+    page.wait(
+        lambda: page.find(f"[aria-label='Remove picture {taken + 1} of seen']"), "the pasted letter"
+    )
+    page.open("ask")
+    assert page.console() == []
 
 
 def test_console_messages_and_other_hosts_would_be_noticed(page: Page) -> None:

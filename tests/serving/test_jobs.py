@@ -147,6 +147,25 @@ def test_a_task_that_was_saved_but_not_reported_is_not_learned_twice(folder: Pat
 
 
 @pytest.mark.integration
+def test_images_that_were_added_but_not_reported_are_not_added_twice(refinable: Path) -> None:
+    with running(refinable) as client:
+        response = client.post("/v1/tasks/task 0/classes", json={"classes": classes(2, ("x", "y"))})
+        job = finished(client, response.json()["job"]["id"])
+        assert job["status"] == "done", job
+        task = client.get("/v1/model").json()["tasks"][0]
+    store = JobStore(refinable.with_name("model.serving") / "jobs", Limits())
+    store.restore()
+    batch = make_task(2, ("x", "y"))
+    images = LabelledBytes(tuple(png(image) for image in batch.images), batch.labels)
+    again = store.add("add", "task 0", images)  # as if the server had died after saving
+    store.record(again, result=job["result"])
+    with running(refinable) as client:
+        state = finished(client, again.id)
+        assert (state["status"], state["version"]) == ("done", 2)
+        assert client.get("/v1/model").json()["tasks"][0]["images"] == task["images"]
+
+
+@pytest.mark.integration
 def test_a_job_that_fails_says_why_and_changes_nothing(folder: Path) -> None:
     store = JobStore(folder.with_name("model.serving") / "jobs", Limits())
     store.restore()

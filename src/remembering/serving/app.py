@@ -206,6 +206,19 @@ def _learning(service: Service) -> APIRouter:
         return accepted(await anyio.to_thread.run_sync(service.learn, name, batch))
 
     @router.post(
+        "/v1/tasks/{name:path}/classes",
+        summary="Add classes, or images of its classes, to a task",
+        status_code=202,
+        response_model=schemas.Accepted,
+        openapi_extra=schemas.ADD_BODY,
+    )
+    async def add(name: str, request: Request) -> Response:
+        service.learner.check_writer()
+        service.jobs.check_free()
+        batch = await reader.addition(request)
+        return accepted(await anyio.to_thread.run_sync(service.add, name, batch))
+
+    @router.post(
         "/v1/observe",
         summary="Observe labelled images of a stream without task boundaries",
         status_code=202,

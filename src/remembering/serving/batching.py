@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -216,3 +218,9 @@ def _fitted(row: dict[str, Any], query: Query) -> dict[str, Any]:
         "p_value": p_value,
         "unknown": None if p_value is None or rate is None else p_value <= rate,
     }
+
+
+def yield_to_predictions() -> None:
+    """Lower the priority of this thread; on Linux, a thread and those it starts have their own."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -1,7 +1,8 @@
 """Held-out images of learned tasks, and how accurate each version of the model is on them.
 
-heldout/NUMBER.images      encoded images of a task (safetensors)
-heldout/accuracy.json      position of each image's class, and the accuracies, by task number
+heldout/NUMBER.images           encoded images of a task (safetensors)
+heldout/NUMBER-IMAGES.images    after images were added to it, so that this can be undone
+heldout/accuracy.json           position of each image's class, and the accuracies, by file
 """
 
 from __future__ import annotations
@@ -105,18 +106,20 @@ class HeldOut:
 
     def add(self, record: TaskRecord, batch: LabelledBytes) -> None:
         """Keep the held-out images of a new task."""
-        if not batch.images:
-            return
-        # Spread over all classes, which come one after the other.
-        stride = -(-len(batch.images) // MAX_IMAGES)
-        batch = chosen(batch, range(0, len(batch.images), stride))
-        targets = tuple(record.classes.index(label) for label in batch.labels)
-        write_atomic(self._images(record), encode_images(batch.images))
-        self._tasks = {**self._tasks, str(record.number): HeldOutTask(record.images, targets)}
+        self._keep(str(record.number), record, batch, ())
+
+    def extend(self, before: TaskRecord, record: TaskRecord, batch: LabelledBytes) -> None:
+        """Keep the held-out images of a task that images were added to."""
+        task, images = self.of(before), self._read(before)
+        if task is not None and len(images) == len(task.targets):
+            labels = tuple(record.classes[target] for target in task.targets)
+            batch = LabelledBytes((*images, *batch.images), (*labels, *batch.labels))
+        points = task.points if task else ()
+        self._keep(f"{record.number}-{record.images}", record, batch, points)
 
     def of(self, record: TaskRecord) -> HeldOutTask | None:
         """Return the held-out images and accuracies of a task, if there are any."""
-        task = self._tasks.get(str(record.number))
+        task = self._tasks.get(self._key(record))
         return task if task and task.images == record.images else None
 
     def measure(self, served: Served, progress: Progress) -> None:
@@ -127,11 +130,9 @@ class HeldOut:
             task = self.of(record)
             if task is None or not task.targets:
                 continue
-            try:
-                images = decode_images(self._images(record).read_bytes())
-            except (OSError, ValueError):
+            images, targets = self._read(record)[::stride], task.targets[::stride]
+            if not images:
                 continue
-            images, targets = images[::stride], task.targets[::stride]
             prediction = predict(
                 state, served.model.backbone, EncodedImages(images), progress=progress
             )
@@ -141,7 +142,7 @@ class HeldOut:
             )
             point = Point(served.version, correct / len(targets))
             points = (*(p for p in task.points if p.version < served.version), point)
-            tasks[str(record.number)] = HeldOutTask(task.images, task.targets, points[-MAX_POINTS:])
+            tasks[self._key(record)] = HeldOutTask(task.images, task.targets, points[-MAX_POINTS:])
         self._tasks = tasks
         write_atomic(self._record, json.dumps(_Record(tasks), default=vars).encode())
 
@@ -149,5 +150,25 @@ class HeldOut:
     def _record(self) -> Path:
         return self._folder / "accuracy.json"
 
-    def _images(self, record: TaskRecord) -> Path:
-        return self._folder / f"{record.number}.images"
+    def _keep(
+        self, key: str, record: TaskRecord, batch: LabelledBytes, points: tuple[Point, ...]
+    ) -> None:
+        if not batch.images:
+            return
+        # Spread over all classes, which come one after the other.
+        stride = -(-len(batch.images) // MAX_IMAGES)
+        batch = chosen(batch, range(0, len(batch.images), stride))
+        targets = tuple(record.classes.index(label) for label in batch.labels)
+        write_atomic(self._folder / f"{key}.images", encode_images(batch.images))
+        self._tasks = {**self._tasks, key: HeldOutTask(record.images, targets, points)}
+
+    def _key(self, record: TaskRecord) -> str:
+        extended = f"{record.number}-{record.images}"
+        return extended if extended in self._tasks else str(record.number)
+
+    def _read(self, record: TaskRecord) -> tuple[bytes, ...]:
+        """Return the held-out images of a task; none if they are missing or damaged."""
+        try:
+            return decode_images((self._folder / f"{self._key(record)}.images").read_bytes())
+        except (OSError, ValueError):
+            return ()

@@ -52,6 +52,12 @@ class LearnBody(Body):
     classes: dict[str, list[str]] = Field(description="Base64 images or data URLs by label.")
 
 
+class AddBody(Body):
+    """Body of `POST /v1/tasks/{name}/classes`."""
+
+    classes: dict[str, list[str]] = Field(description="Base64 images or data URLs by label.")
+
+
 class ObserveBody(Body):
     """Body of `POST /v1/observe`."""
 
@@ -158,6 +164,11 @@ class Reader:
         size = sum(len(image) for images in classes.values() for image in images)
         return await self._run(size, partial(_checked_task, name, classes, limits))
 
+    async def addition(self, request: Request) -> LabelledBytes:
+        """Read the body of `POST /v1/tasks/{name}/classes`."""
+        body = await request.body()
+        return await self._run(len(body), partial(_addition, body, self.limits))
+
     async def observation(self, request: Request) -> LabelledBytes:
         """Read the body of `POST /v1/observe`."""
         body = await request.body()
@@ -212,16 +223,30 @@ def _checked_query(body: PredictBody, images: list[Tensor]) -> Query:
 
 def _task(body: bytes, limits: Limits) -> tuple[str, LabelledBytes]:
     request = _parse(LearnBody, body)
-    texts = [text for images in request.classes.values() for text in images]
+    return _checked_task(request.name, _base64_classes(request.classes, limits), limits)
+
+
+def _addition(body: bytes, limits: Limits) -> LabelledBytes:
+    request = _parse(AddBody, body)
+    batch = _checked_classes(_base64_classes(request.classes, limits), limits)
+    if not batch.images:
+        raise ProblemError(422, "there is no image to add; give at least one")
+    return batch
+
+
+def _base64_classes(classes: dict[str, list[str]], limits: Limits) -> dict[str, list[bytes]]:
+    texts = [text for images in classes.values() for text in images]
     images = iter(_base64_images(texts, limits.task_images))
-    classes = {label: [next(images) for _ in members] for label, members in request.classes.items()}
-    return _checked_task(request.name, classes, limits)
+    return {label: [next(images) for _ in members] for label, members in classes.items()}
 
 
 def _checked_task(
     name: str, classes: dict[str, list[bytes]], limits: Limits
 ) -> tuple[str, LabelledBytes]:
-    name = checked_text(name, "the name of the task", limits)
+    return checked_text(name, "the name of the task", limits), _checked_classes(classes, limits)
+
+
+def _checked_classes(classes: dict[str, list[bytes]], limits: Limits) -> LabelledBytes:
     labels = [checked_text(label, "a label", limits) for label in classes]
     if len({*labels}) < len(labels):
         raise ProblemError(422, "two labels differ only in surrounding spaces")
@@ -236,7 +261,7 @@ def _checked_task(
         ),
     )
     _check_images(task, limits)
-    return name, task
+    return task
 
 
 def _observation(body: bytes, limits: Limits) -> LabelledBytes:

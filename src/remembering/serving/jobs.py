@@ -31,7 +31,7 @@ from remembering.serving.inputs import LabelledBytes
 from remembering.serving.options import Limits
 from remembering.serving.problems import ProblemError, busy
 
-Kind = Literal["learn", "observe", "flush"]
+Kind = Literal["learn", "add", "observe", "flush"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
 _MAX_RECORD = 10 * 1024**2
 
@@ -45,7 +45,7 @@ class Job:
         number: Position in the order of arrival.
         kind: What is done.
         status: How far it is.
-        task: Name of the task to learn.
+        task: Name of the task to learn, or to add to.
         labels: Label of each image; only in the stored record.
         discard: For `flush`: whether to drop what cannot be learned.
         cancelling: Whether the client has cancelled it.
@@ -54,7 +54,7 @@ class Job:
         seconds_left: Estimated time until it is done.
         error: Why it failed.
         version: Version of the model that contains the result.
-        result: What was done, for `observe` and `flush`.
+        result: What was done, for `add`, `observe` and `flush`.
     """
 
     id: str
@@ -172,6 +172,13 @@ class JobStore:
             self._jobs[job.id] = replace(self._jobs[job.id], **changes)
             return self._jobs[job.id]
 
+    def record(self, job: Job, **changes: Any) -> Job:
+        """Change a job in memory and on disk."""
+        with self._lock:
+            job = self.update(job, **changes)
+            self._write(job)
+            return job
+
     def finish(self, job: Job, status: Status, *, keep_images: bool = False, **changes: Any) -> Job:
         """Record the end of a job, on disk first.
 
@@ -203,9 +210,7 @@ class JobStore:
                 return self.finish(job, "cancelled", message="cancelled")
             if job.finished:
                 raise ProblemError(409, f"the job is {job.status} and cannot be cancelled")
-            job = self.update(job, cancelling=True, message="cancelling")
-            self._write(job)
-            return job
+            return self.record(job, cancelling=True, message="cancelling")
 
     def images(self, job: Job) -> LabelledBytes:
         """Return the stored images of a job."""

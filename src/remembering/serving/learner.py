@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +15,8 @@ from remembering.data.task import Task
 from remembering.errors import RememberingError
 from remembering.learning.observe import flush, observe
 from remembering.runtime.lock import only_writer
+from remembering.serving.adding import add
+from remembering.serving.batching import yield_to_predictions
 from remembering.serving.heldout import HeldOut, chosen, split
 from remembering.serving.inputs import EncodedImages
 from remembering.serving.jobs import Job, JobStore
@@ -158,7 +158,7 @@ class Learner:
         return self.edit(change)
 
     def _run(self) -> None:
-        _lower_priority()
+        yield_to_predictions()
         while not self._stopping.is_set():
             if self._read_only:
                 self._serve_until_stopped()
@@ -251,7 +251,7 @@ class Learner:
             self._finish(job, "cancelled", message="cancelled")
             return
         job = self.jobs.update(job, status="running", message="starting")
-        run = {"learn": self._learn, "observe": self._observe, "flush": self._flush}[job.kind]
+        run: Callable[[Job], dict[str, Any]] = getattr(self, f"_{job.kind}")
         try:
             with only_writer(self.folder.path):
                 self._refresh()
@@ -289,7 +289,7 @@ class Learner:
             if self.jobs.get(job.id).cancelling:
                 raise CancelledJob
 
-        return JobProgress(expected_images(self._served.model.state, images), report, check)
+        return JobProgress(images, report, check)
 
     def _measure(self) -> None:
         """Measure the accuracy of the current version on held-out images."""
@@ -307,7 +307,7 @@ class Learner:
         task = Task(str(job.task), EncodedImages(training.images), training.labels)
         if not self._is_learned(task):
             model = self._served.model.with_state(self._served.model.state)
-            progress = self._progress(job, len(task))
+            progress = self._progress(job, expected_images(model.state, len(task)))
             model.learn(task, progress=progress, checkpoint=self.jobs.checkpoint(job))
             self._save(model.state)
         record = self._served.model.state.task(task.name)
@@ -323,6 +323,22 @@ class Learner:
             for record in self._served.model.state.tasks
         )
 
+    def _add(self, job: Job) -> dict[str, Any]:
+        batch = self.jobs.images(job)
+        training, held = (chosen(batch, positions) for positions in split(batch.labels))
+        state, name = self._served.model.state, str(job.task)
+        before = state.task(name)
+        if job.result == {"images": before.images}:  # saved by a server that was stopped since
+            before = replace(before, images=before.images - len(training.images))
+        else:
+            progress = self._progress(job, len(training.images))
+            state = add(state, self._served.model.backbone, name, training, progress)
+            self.jobs.record(job, result={"images": state.task(name).images})
+            self._save(state)
+        self.heldout.extend(before, state.task(name), held)
+        self._measure()
+        return {"images": state.task(name).images}
+
     def _observe(self, job: Job) -> dict[str, Any]:
         batch = self.jobs.images(job)
         before = self._observing_state()
@@ -332,7 +348,7 @@ class Learner:
             self._served.model.backbone,
             EncodedImages(batch.images),
             batch.labels,
-            progress=self._progress(job, waiting),
+            progress=self._progress(job, expected_images(before, waiting)),
         )
         self._adopt(state)
         return {
@@ -345,7 +361,7 @@ class Learner:
     def _flush(self, job: Job) -> dict[str, Any]:
         before = self._observing_state()
         known = {task.name for task in before.tasks}
-        progress = self._progress(job, before.observed)
+        progress = self._progress(job, expected_images(before, before.observed))
         for state in flush(before, self._served.model.backbone, job.discard, progress):
             self._adopt(state)
         names = [task.name for task in self._served.model.state.tasks if task.name not in known]
@@ -382,9 +398,3 @@ class Learner:
         for job in self.jobs.all():
             if job.kind == "observe" and job.finished:
                 self.jobs.drop_images(job)
-
-
-def _lower_priority() -> None:
-    """Let predictions go first: on Linux, a thread and those it starts have their own priority."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

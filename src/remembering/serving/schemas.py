@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from remembering.serving.inputs import LearnBody, ObserveBody, PredictBody
+from remembering.serving.inputs import AddBody, LearnBody, ObserveBody, PredictBody
 from remembering.serving.problems import MEDIA_TYPE
 
 Label = str | int
@@ -71,7 +71,7 @@ class Job(BaseModel):
     """A long operation."""
 
     id: str
-    kind: Literal["learn", "observe", "flush"]
+    kind: Literal["learn", "add", "observe", "flush"]
     status: Literal["queued", "running", "done", "failed", "cancelled"]
     task: str | None
     progress: float
@@ -148,6 +148,7 @@ class Model(BaseModel):
     footprint: Footprint
     capacity: int | None
     can_undo: bool
+    can_add: bool
     read_only: bool
     token_required: bool
     pending: int
@@ -248,4 +249,5 @@ LEARN_BODY = _body(
         "required": ["name"],
     },
 )
+ADD_BODY = _body(AddBody, {"classes": {"hamster": [_PIXEL, _PIXEL]}}, None)
 OBSERVE_BODY = _body(ObserveBody, {"images": [_PIXEL], "labels": ["cat"]}, None)

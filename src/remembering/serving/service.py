@@ -5,14 +5,16 @@ from __future__ import annotations
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from remembering.data.task import Label
+from remembering.errors import RememberingError
 from remembering.learning.forget import Forgotten, forget
+from remembering.learning.refine import check_refinable
 from remembering.learning.rename import rename_class, rename_task
 from remembering.model import RememberingTransformer
 from remembering.serving.batching import Batcher
@@ -97,13 +99,22 @@ class Service:
         if len({*batch.labels}) < 2:
             raise ProblemError(422, f"task '{name}' needs images of at least two classes")
         batch = self._matched(batch)
-        kept = Counter(batch.labels[i] for i in split(batch.labels)[0])
-        few = [label for label in dict.fromkeys(batch.labels) if kept[label] < 2]
-        if few:
-            raise ProblemError(
-                422, f"class '{few[0]}' of task '{name}' has one image; give at least two"
-            )
+        _check_counts(name, batch)
         return self._add("learn", name, batch)
+
+    def add(self, name: str, batch: LabelledBytes) -> Job:
+        """Store images to add to a task; labels that it lacks become new classes.
+
+        Raises:
+            ProblemError: If they cannot be added.
+        """
+        self.learner.check_writer()
+        self._require_task(name)
+        state = self.served.model.state
+        check_refinable(state)
+        batch = self._matched(batch)
+        _check_counts(name, batch, known=state.task(name).classes)
+        return self._add("add", name, batch)
 
     def observe(self, batch: LabelledBytes) -> Job:
         """Store labelled images of a stream without task boundaries."""
@@ -162,6 +173,7 @@ class Service:
             "footprint": asdict(state.footprint),
             "capacity": state.settings.capacity,
             "can_undo": self.learner.can_undo,
+            "can_add": _can_add(state),
             "read_only": not self.learner.is_writer,
             "token_required": self.options.token is not None,
             "pending": self.learner.observed,
@@ -231,3 +243,21 @@ class Service:
             "held_out": len(held.targets) if held else 0,
             "accuracy": [asdict(point) for point in held.points] if held else [],
         }
+
+
+def _can_add(state: ModelState) -> bool:
+    try:
+        check_refinable(state)
+    except RememberingError:
+        return False
+    return True
+
+
+def _check_counts(name: str, batch: LabelledBytes, known: Sequence[Label] = ()) -> None:
+    """Raise if a new class has too few images."""
+    kept = Counter(batch.labels[i] for i in split(batch.labels)[0])
+    for label in dict.fromkeys(batch.labels):
+        if label not in known and kept[label] < 2:
+            raise ProblemError(
+                422, f"class '{label}' of task '{name}' has one image; give at least two"
+            )

@@ -86,6 +86,7 @@ export const api = {
   model: () => json("GET", "v1/model"),
   predict: (images) => json("POST", "v1/predict", { images, top_k: 5, false_alarm_rate: 0.05 }),
   learn: async (name, classes) => (await json("POST", "v1/learn", { name, classes })).job,
+  add: async (task, classes) => (await json("POST", `v1/tasks/${part(task)}/classes`, { classes })).job,
   jobs: async () => (await json("GET", "v1/jobs")).jobs,
   job: (id) => json("GET", `v1/jobs/${part(id)}`),
   cancel: (id) => json("DELETE", `v1/jobs/${part(id)}`),

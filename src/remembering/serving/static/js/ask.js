@@ -66,7 +66,7 @@ export function askView({ onteach }) {
   }
 
   function showAnswer({ url, prediction, version }) {
-    result.replaceChildren(...answer(prediction, version, () => onteach([url])));
+    result.replaceChildren(...answer(prediction, version, () => onteach([url], prediction.task)));
     announce(spokenAnswer(prediction));
   }
 

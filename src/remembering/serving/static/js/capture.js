@@ -124,7 +124,7 @@ export async function chooseSamples() {
     const count = h("select", { class: "field" }, COUNTS.map((n) => h("option", { value: n, selected: n === 20 }, String(n))));
     update();
     return h("div", { class: "dialog-body" },
-      h("p", { class: "muted" }, "Choose at least two classes. Teach a few now and more later."),
+      h("p", { class: "muted" }, "Teach a few classes now and more later. A new task needs at least two."),
       sets.map((set) => setPicker(set, chosen, update)),
       h("label", { class: "row" }, h("span", { class: "label" }, "Pictures of each"), count),
       h("div", { class: "dialog-actions" }, button("Cancel", () => close(), { kind: "quiet" }), add));

@@ -8,7 +8,8 @@ const WRITE_MS = 200;
 const HOLD_OUT = 5; // The service holds out every fifth picture of a class.
 const NOVELTY_PICTURES = 19; // With fewer, no p-value can be as low as 5 %.
 
-export const draft = { classes: [], name: "", submitted: null };
+/** `target` is the task that the classes are added to; null for a task of their own. */
+export const draft = { classes: [], name: "", target: null, submitted: null };
 const listeners = new Set();
 let nextId = 1;
 
@@ -92,6 +93,11 @@ export function setName(name) {
   changed();
 }
 
+export function setTarget(task) {
+  draft.target = task;
+  changed();
+}
+
 /** The classes that would be learned: those that have a name or pictures. */
 export const usedClasses = () => draft.classes.filter((one) => one.label.trim() || one.images.length);
 
@@ -105,17 +111,23 @@ export function taskName(taken) {
   return name;
 }
 
-/** What keeps the draft from being learned, in words; null if nothing does. */
-export function obstacle(taken) {
+/**
+ * What keeps the draft from being learned, in words; null if nothing does.
+ *
+ * `known` are the classes of the task that the draft is added to; null for a new task.
+ */
+export function obstacle(taken, known = null) {
   const used = usedClasses();
   const named = used.map((one) => one.label.trim());
-  if (used.length < 2) return "Add at least two classes.";
+  if (!used.length && known) return "Add a class, or more pictures of one that I know.";
+  if (used.length < 2 && !known) return "A new task needs at least two classes.";
   if (named.includes("")) return "Give every class a name.";
   const twice = named.find((label, i) => named.indexOf(label) !== i);
   if (twice !== undefined) return `Two classes are called “${twice}”. Rename one.`;
-  const small = used.find((one) => one.images.length < 2);
-  if (small) return `Add at least two pictures of “${small.label.trim()}”.`;
-  if (taken.includes(taskName(taken))) return "A task of this name is already learned. Choose another name.";
+  const least = (one) => (known?.includes(one.label.trim()) ? 1 : 2);
+  const small = used.find((one) => one.images.length < least(one));
+  if (small) return `Add at least ${least(small) === 1 ? "one picture" : "two pictures"} of “${small.label.trim()}”.`;
+  if (!known && taken.includes(taskName(taken))) return "A task of this name is already learned. Choose another name.";
   return null;
 }
 
@@ -133,6 +145,7 @@ export function submit(job, name) {
   draft.submitted = { job, name, classes: used };
   draft.classes = draft.classes.filter((one) => !used.includes(one));
   draft.name = "";
+  draft.target = null;
   changed();
 }
 

@@ -2,7 +2,7 @@
 
 import { api } from "./api.js";
 import { announce, bar, button, h, icon, toast } from "./dom.js";
-import { counts, draft, finishSubmitted, obstacle, setName, submit, taskName, usedClasses } from "./draft.js";
+import { counts, draft, finishSubmitted, obstacle, setName, setTarget, submit, taskName, usedClasses } from "./draft.js";
 import { list, percent, plural, sentence, timeLeft } from "./format.js";
 import { follow, isActive, onJobEnd, store } from "./store.js";
 
@@ -10,12 +10,16 @@ const ANNOUNCE_EVERY = 0.25;
 
 const learnedNames = () => store.model?.tasks.map((task) => task.name) ?? [];
 
+/** The task that the draft is added to, if it is still there. */
+const target = () => (store.model?.can_add && store.model.tasks.find((task) => task.name === draft.target)) || null;
+
 async function start() {
-  const name = taskName(learnedNames());
+  const into = target();
+  const name = into ? into.name : taskName(learnedNames());
   const used = usedClasses();
   const classes = Object.fromEntries(used.map((one) => [one.label.trim(), one.images.map((image) => image.url)]));
   try {
-    const job = await api.learn(name, classes);
+    const job = await (into ? api.add(name, classes) : api.learn(name, classes));
     submit(job.id, name);
     announce(`Learning ${name}.`);
     follow(job);
@@ -29,6 +33,9 @@ function form() {
     class: "field", id: "task-name", maxlength: 80, autocomplete: "off",
     oninput: () => setName(name.value),
   });
+  const nameField = h("label", { class: "stack tight" }, h("span", { class: "label" }, "Name of this task"), name);
+  const into = h("select", { class: "field wide", onchange: () => setTarget(into.value || null) });
+  const intoField = h("label", { class: "stack tight" }, h("span", { class: "label" }, "Learn as"), into);
   const learn = h("button", { class: "button primary large", "aria-describedby": "learn-note" },
     icon("spark"), h("span", {}, "Learn"));
   const summary = h("p", { class: "summary" });
@@ -44,17 +51,24 @@ function form() {
     },
   },
     summary,
-    h("label", { class: "stack tight" }, h("span", { class: "label" }, "Name of this task"), name),
-    learn, note);
+    intoField, nameField, learn, note);
   function update() {
     const taken = learnedNames();
-    const problem = store.model?.read_only ? "This server only answers. Teach the one that writes the model." : obstacle(taken);
+    const chosen = target();
+    const problem = store.model?.read_only ? "This server only answers. Teach the one that writes the model."
+      : obstacle(taken, chosen?.classes.map(String));
     const { classes, images, heldOut, noveltyWorks } = counts();
+    intoField.hidden = !store.model?.can_add || !taken.length || !(chosen || classes);
+    nameField.hidden = chosen !== null;
+    into.replaceChildren(h("option", { value: "" }, "A new task"),
+      ...taken.map((task) => h("option", { value: task }, `Part of “${task}”`)));
+    into.value = chosen?.name ?? "";
     if (document.activeElement !== name) name.value = draft.name;
     name.placeholder = taskName([...taken]) || "Named after its classes";
     learn.disabled = problem !== null;
     summary.textContent = images ? `${plural(classes, "class", "classes")}, ${plural(images, "picture")}` : "Nothing to learn yet";
     if (problem) note.textContent = problem;
+    else if (chosen) note.textContent = "New names become classes of this task. Known names get more pictures.";
     else if (!noveltyWorks) note.textContent = "This is enough to learn. With about 25 pictures in all I can also tell when something is new.";
     else note.textContent = `${plural(heldOut, "picture")} will be held out to measure how well I remember.`;
   }
@@ -82,7 +96,7 @@ function progress() {
     h("p", { class: "muted note" }, "You can prepare the next task or ask me something meanwhile."));
   function update(job) {
     const share = job.progress ?? 0;
-    title.textContent = job.task ? `Learning “${job.task}”` : "Learning";
+    title.textContent = job.task ? `${job.kind === "add" ? "Adding to" : "Learning"} “${job.task}”` : "Learning";
     fill.firstChild.style.setProperty("--share", String(share));
     track.setAttribute("aria-valuenow", String(Math.round(share * 100)));
     left.textContent = [percent(share), timeLeft(job.seconds_left)].filter(Boolean).join(", ");
@@ -97,10 +111,11 @@ function progress() {
   return { element, update };
 }
 
-function doneMessage(task) {
+function doneMessage(task, kind) {
   const accuracy = task.accuracy.at(-1)?.accuracy;
   const measured = typeof accuracy === "number" ? ` I name ${percent(accuracy)} of its held-out pictures correctly.` : "";
-  return `I learned ${list(task.classes.map(String))}.${measured}`;
+  const classes = list(task.classes.map(String), 6);
+  return `${kind === "add" ? `“${task.name}” is now ${classes}.` : `I learned ${classes}.`}${measured}`;
 }
 
 export function learnPanel() {
@@ -121,11 +136,11 @@ export function learnPanel() {
     else if (job.status === "cancelled") show("", "Cancelled. Nothing was changed; your pictures are still here.");
     const task = store.model?.tasks.find((one) => one.name === job.task);
     if (job.status !== "done" || !task) return;
-    show("good", doneMessage(task),
+    show("good", doneMessage(task, job.kind),
       h("a", { class: "button primary", href: "#ask" }, "Ask me"),
       h("a", { class: "button", href: "#watch" }, "See what I know"));
     if (location.hash !== "#teach") {
-      toast(doneMessage(task));
+      toast(doneMessage(task, job.kind));
     }
   });
 
@@ -137,6 +152,7 @@ export function learnPanel() {
         result.hidden = true;
         views.progress.update(store.job);
       }
+      if (usedClasses().length && result.classList.contains("good")) result.hidden = true; // The next task has begun.
       views.form.element.hidden = active;
       views.progress.element.hidden = !active;
       views.form.update();

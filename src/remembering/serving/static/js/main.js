@@ -4,7 +4,7 @@ import { setTokenPrompt } from "./api.js";
 import { askView } from "./ask.js";
 import { promptText } from "./dialog.js";
 import { h, icon, toast } from "./dom.js";
-import { restoreDraft } from "./draft.js";
+import { restoreDraft, setTarget, usedClasses } from "./draft.js";
 import { percent } from "./format.js";
 import { hasFiles } from "./images.js";
 import { checkSubmitted } from "./learn.js";
@@ -49,10 +49,11 @@ function updateStatus() {
   else status.replaceChildren(h("a", { class: "pill", href: "#teach" }, `Learning ${percent(store.job.progress ?? 0)}`));
 }
 
-/** Start a class with these pictures on the Teach page. */
-function teachWith(urls) {
+/** Start a class with these pictures on the Teach page, to be added to a task. */
+function teachWith(urls, task) {
   location.hash = "#teach";
   navigate({ focus: false });
+  if (!usedClasses().length) setTarget(task);
   views.teach.startWith(urls);
   toast("Name this class and add more pictures of it.");
 }
@@ -98,7 +99,7 @@ async function start() {
   } catch (problem) {
     toast(problem.message, { error: true, action: { text: "Try again", run: () => location.reload() } });
   }
-  views = { teach: teachView(), ask: askView({ onteach: teachWith }), watch: watchView() };
+  views = { teach: teachView(), ask: askView({ onteach: teachWith }), watch: watchView({ onadd: (task) => teachWith([], task) }) };
   subscribe(() => {
     updateStatus();
     views[current].update();

@@ -3,7 +3,7 @@
 import { taskColor } from "./answer.js";
 import { api } from "./api.js";
 import { confirm, promptText } from "./dialog.js";
-import { announce, button, h, iconButton, toast } from "./dom.js";
+import { announce, button, h, icon, iconButton, toast } from "./dom.js";
 import { bytes, list, percent, plural } from "./format.js";
 import { scale, sparkline } from "./sparkline.js";
 import { isActive, refresh, store } from "./store.js";
@@ -58,7 +58,7 @@ function memoryOf(task) {
   return { now: percent(values.at(-1)), note };
 }
 
-function taskRow(task, axis) {
+function taskRow(task, axis, onadd) {
   const { now, note } = memoryOf(task);
   const color = taskColor(task.name);
   const fixed = store.model.read_only;
@@ -67,7 +67,9 @@ function taskRow(task, axis) {
       h("h3", {}, h("span", { class: `dot ${color}`, "aria-hidden": "true" }), h("span", {}, task.name)),
       h("p", { class: "muted" }, `${plural(task.images, "picture")}, adapter ${task.adapter}`),
       h("ul", { class: "chips", "aria-label": "Classes" }, task.classes.map((label) => h("li", {},
-        h("button", { type: "button", class: "chip", title: "Rename this class", "aria-label": `Rename class ${label}`, disabled: fixed, onclick: () => renameClass(task, label) }, String(label)))))),
+        h("button", { type: "button", class: "chip", title: "Rename this class", "aria-label": `Rename class ${label}`, disabled: fixed, onclick: () => renameClass(task, label) }, String(label)))),
+        !fixed && store.model.can_add && h("li", {},
+          h("button", { type: "button", class: "chip add", title: "Add a class", "aria-label": `Add a class to ${task.name}`, onclick: () => onadd(task.name) }, icon("plus"))))),
     h("div", { class: "task-chart" }, sparkline(task, axis, color)),
     h("p", { class: "task-now" }, h("strong", {}, now), h("span", { class: "muted" }, note)),
     h("div", { class: "row task-actions" },
@@ -90,11 +92,11 @@ function kept({ adapters, heads, routers, replay_bytes: replay, bytes: total }) 
   const row = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const numbers = (count) => plural(count, "parameter");
   return h("dl", { class: "kept" },
-    row("Adapters", numbers(adapters)), row("Heads", numbers(heads)), row("Routers", numbers(routers)),
+    row("Adapters", numbers(adapters)), heads > 0 && row("Heads", numbers(heads)), row("Routers", numbers(routers)),
     replay > 0 && row("Replay pictures", bytes(replay)), row("Stored in all", bytes(total)));
 }
 
-function content(model) {
+function content(model, onadd) {
   const axis = scale(model.tasks);
   const limit = model.capacity ? `, at most ${model.capacity}` : "";
   return [
@@ -106,12 +108,12 @@ function content(model) {
     h("section", { class: "card", "aria-labelledby": "memory-title" },
       h("h2", { id: "memory-title" }, "What I remember"),
       h("p", { class: "muted" }, "Accuracy on held-out pictures of each task, measured again after every step."),
-      h("ol", { class: "tasks" }, model.tasks.map((task) => taskRow(task, axis)))),
+      h("ol", { class: "tasks" }, model.tasks.map((task) => taskRow(task, axis, onadd)))),
     h("div", { class: "columns even" },
       h("section", { class: "card", "aria-labelledby": "adapters-title" },
         h("h2", { id: "adapters-title" }, "Adapters"),
         h("p", { class: "muted" }, model.capacity
-          ? "Beyond the limit, tasks are fused into one adapter." : "Each is a small set of trained weights that answers for its tasks."),
+          ? "Beyond the limit, tasks share an adapter." : "Each is a small set of trained weights that answers for its tasks."),
         h("ul", { class: "adapters" }, model.adapters.map(adapterCard))),
       h("section", { class: "card", "aria-labelledby": "kept-title" },
         h("h2", { id: "kept-title" }, "What is kept"),
@@ -120,7 +122,7 @@ function content(model) {
   ];
 }
 
-export function watchView() {
+export function watchView({ onadd }) {
   const undoButton = button("Undo change", undo, { image: "undo", title: "Undo the last change" });
   const downloadButton = button("Download", download, { image: "download", title: "Download the model" });
   const empty = h("div", { class: "card empty-state" },
@@ -145,7 +147,7 @@ export function watchView() {
       if (state === shown) return;
       shown = state;
       const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-      body.replaceChildren(...(model.tasks.length ? content(model) : [empty]));
+      body.replaceChildren(...(model.tasks.length ? content(model, onadd) : [empty]));
       if (focused === null) return;
       const again = [...body.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focused);
       (again ?? title).focus();

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from remembering.adapters.lora import Adapter
+from remembering.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, unpack_peft
 from remembering.backbones.backbone import Backbone
 from remembering.config import ClassifierSettings, RouterSettings
 from remembering.data.task import Task
@@ -238,6 +239,11 @@ def random_adapter(backbone: Backbone, seed: int, rank: int = 2, first_layer: in
     adapter = Adapter.new(backbone, rank, first_layer, rng)
     adapter.b.normal_(0, 0.1, generator=rng)
     return adapter
+
+
+def read_peft(folder: Path, backbone: Backbone) -> Adapter:
+    files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
+    return unpack_peft(files, folder, backbone)
 
 
 def some_tokens(backbone: Backbone, n: int) -> Tensor:

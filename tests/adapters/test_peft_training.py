@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from support import make_task
+from support import make_task, read_peft
 
 from remembering.adapters.heads import Head
 from remembering.adapters.lora import Adapter
-from remembering.adapters.peft_format import from_peft, to_peft
+from remembering.adapters.peft_format import to_peft
 from remembering.backbones.backbone import Backbone
 from remembering.config import Settings
 from remembering.inference.token_cache import TokenCache
@@ -54,7 +54,7 @@ def test_training_is_that_of_peft(
             F.cross_entropy(linear(features), task.targets[index]).backward()
             optimizer.step()
     model.save_pretrained(tmp_path / "trained")
-    theirs = from_peft(tmp_path / "trained", backbone)
+    theirs = read_peft(tmp_path / "trained", backbone)
     assert float((theirs.b - start.b).abs().max()) > 0.01
     for ours, other in (
         (adapter.a, theirs.a),

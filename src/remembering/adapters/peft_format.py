@@ -54,21 +54,8 @@ def to_peft(adapter: Adapter, backbone: Backbone) -> dict[str, bytes]:
     }
 
 
-def from_peft(folder: Path, backbone: Backbone) -> Adapter:
-    """Read a LoRA adapter of Q, K, V and O in PEFT's format, written by any tool."""
-    try:
-        files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
-    except FileNotFoundError as error:
-        raise RememberingError(
-            f"{folder} is not a PEFT adapter: {error.filename} is missing"
-        ) from error
-    except OSError as error:
-        raise RememberingError(f"{folder} cannot be read ({error.strerror})") from error
-    return unpack_peft(files, folder, backbone)
-
-
 def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) -> Adapter:
-    """Parse the contents of PEFT's two files; `folder` is named in errors."""
+    """Parse the contents of PEFT's two files, written by any tool; `folder` is named in errors."""
     try:
         config: dict[str, Any] = json.loads(files[CONFIG_FILE])
         weights = load(files[WEIGHTS_FILE])

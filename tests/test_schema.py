@@ -72,6 +72,10 @@ def test_wrong_settings_are_named(data: Any, message: str) -> None:
         ({"head": "Linear"}, "head = 'Linear' must be one of"),
         ({"lr": "fast"}, "lr = 'fast' must be"),
         ({"router": {"kind": "subspace", "latent": "2"}}, "router.latent = '2' must be of type"),
+        (
+            {"classifier": {"kind": "head"}, "adapters": "task", "capacity": 1, "memory": 0},
+            "heads under a capacity are fused on replay images; set memory",
+        ),
     ],
 )
 def test_settings_made_in_python_are_checked(changes: dict[str, Any], message: str) -> None:

@@ -126,7 +126,7 @@ def test_tasks_that_were_learned_without_a_capacity_are_not_fused(
     model.learn(make_task(0))
     limited = replace(model.state, settings=replace(model.state.settings, capacity=1))
     model = RememberingTransformer(backbone, state=limited)
-    with pytest.raises(RememberingError, match="'task 0' cannot be fused.*without a capacity"):
+    with pytest.raises(RememberingError, match=r"'task 0' cannot be fused.*without a capacity"):
         model.learn(make_task(1, ("x", "y")))
     assert model.state is limited
 

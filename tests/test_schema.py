@@ -47,6 +47,9 @@ def test_what_is_written_is_read_back(
         ({"rank": True}, "rank = 'True' must be of type int"),
         ({"lr": float("inf")}, "must be a finite number"),
         ({"lr": 10**400}, "must be a finite number"),
+        ({"lr": int("f" * 5000, 16)}, "lr = a number of too many digits must be a finite number"),
+        ({"rank": int("f" * 5000, 16)}, "rank = a number of too many digits must be below 1e.300"),
+        ({"head": [int("f" * 5000, 16)]}, "head = a number of too many digits must be one of"),
         ({"lr": 1e38}, "must be above 0 and below 1e6"),
         ({"weight_decay": float("nan")}, "must be a finite number"),
         ({"head": "round"}, "one of 'linear', 'frozen'"),
@@ -69,6 +72,10 @@ def test_wrong_settings_are_named(data: Any, message: str) -> None:
         ({"head": "Linear"}, "head = 'Linear' must be one of"),
         ({"lr": "fast"}, "lr = 'fast' must be"),
         ({"router": {"kind": "subspace", "latent": "2"}}, "router.latent = '2' must be of type"),
+        (
+            {"classifier": {"kind": "head"}, "adapters": "task", "capacity": 1, "memory": 0},
+            "heads under a capacity are fused on replay images; set memory",
+        ),
     ],
 )
 def test_settings_made_in_python_are_checked(changes: dict[str, Any], message: str) -> None:

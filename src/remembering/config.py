@@ -232,6 +232,8 @@ class Settings:
             )
         if self.consolidate_every and not self.replay_images:
             raise RememberingError("consolidate_every needs replay images; set memory")
+        if trained and self.capacity and not self.replay_images:
+            raise RememberingError("heads under a capacity are fused on replay images; set memory")
 
     @classmethod
     def paper(cls, **overrides: Any) -> Settings:

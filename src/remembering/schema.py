@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from remembering.errors import RememberingError
 
 T = TypeVar("T")
+_LARGEST = 1e300
+"""Larger integers cannot be converted to floats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +213,10 @@ def _inner_reader(kind: Any) -> Reader:
             if isinstance(data, int | float) and not isinstance(data, bool)
             else wrong(data, where, key)
         )
+    if kind is int:
+        return lambda data, where, key: (
+            _int(data, where, key) if type(data) is int else wrong(data, where, key)
+        )
     return lambda data, where, key: (
         data if kind is Any or type(data) is kind else wrong(data, where, key)
     )
@@ -222,8 +228,14 @@ def _literal(options: tuple[Any, ...], data: Any, where: str, key: str) -> Any:
     return data
 
 
+def _int(data: int, where: str, key: str) -> int:
+    if abs(data) < _LARGEST:
+        return data
+    raise _wrong(where, key, data, f"below {_LARGEST:g}")
+
+
 def _float(data: float, where: str, key: str) -> float:
-    if abs(data) < 1e300:  # neither NaN nor infinite, nor an integer that overflows
+    if abs(data) < _LARGEST:  # neither NaN nor infinite, nor an integer that overflows
         return float(data)
     raise _wrong(where, key, data, "a finite number")
 
@@ -299,4 +311,8 @@ def _join(prefix: str, key: object) -> str:
 
 
 def _wrong(where: str, key: str, data: Any, needed: str) -> RememberingError:
-    return RememberingError(f"{where}: {key or 'it'} = {str(data)[:60]!r} must be {needed}")
+    try:
+        shown = repr(str(data)[:60])
+    except ValueError:  # Python prints integers of at most 4,300 digits
+        shown = "a number of too many digits"
+    return RememberingError(f"{where}: {key or 'it'} = {shown} must be {needed}")

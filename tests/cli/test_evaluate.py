@@ -79,7 +79,7 @@ def test_the_page_is_escaped_and_loads_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     label = "<script>alert(1)<"
-    data = class_folder(tmp_path / "data", ("cat", label))
+    data = class_folder(tmp_path / "data", ("cat", label, "caf\udce9", " "))
     options = ["--backbone", "bundled", "--epochs", "1", "--router.kind", "subspace"]
     assert main(["learn", str(tmp_path / "m"), str(data), *options]) == 0
     # Swapped names, so that there are mistakes.
@@ -90,6 +90,7 @@ def test_the_page_is_escaped_and_loads_nothing(
     page = Page((tmp_path / "page.html").read_text())
     assert "script" not in page.tags
     assert label in page.text
+    assert "caf\\xe9" in page.text, "in the figure, and as \\udce9 in tables"
     assert page.sources
     assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources)
     assert "each image alone" in page.text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,6 +67,35 @@ class TestFolders:
         draw(tmp_path / "elsewhere" / "1.png")
         (tmp_path / "pets" / "dog").symlink_to(tmp_path / "elsewhere")
         assert content(load_tasks(tmp_path / "pets")) == {"pets": ["cat", "dog"]}
+
+    @pytest.mark.parametrize("found", [True, False], ids=["images", "no images"])
+    def test_links_between_folders_are_walked_once(self, tmp_path: Path, found: bool) -> None:
+        """Forty links in a row form 2**40 paths."""
+        for name, other in (("cat", "dog"), ("dog", "cat")):
+            (tmp_path / "pets" / name).mkdir(parents=True)
+            if found:
+                draw(tmp_path / "pets" / name / "1.png")
+            for link in ("x", "y"):
+                (tmp_path / "pets" / name / link).symlink_to(f"../{other}")
+        if found:
+            tasks = load_tasks(tmp_path / "pets")
+            assert content(tasks) == {"pets": ["cat", "cat", "dog", "dog"]}
+        else:
+            with pytest.raises(InvalidFileError, match="nested folders"):
+                load_tasks(tmp_path / "pets")
+
+    def test_folders_nested_beyond_the_recursion_limit(self, tmp_path: Path) -> None:
+        deep = draw(tmp_path / "pets" / "cat" / "1.png").parent
+        for _ in range(sys.getrecursionlimit()):
+            deep /= "d"
+            deep.mkdir()
+        draw(deep / "2.png")
+        try:
+            assert content(load_tasks(tmp_path / "pets")) == {"pets": ["cat", "cat"]}
+            with pytest.raises(InvalidFileError, match="nested too deeply"):
+                load_tasks(tmp_path / "pets" / "cat" / "d")
+        finally:  # pytest cannot
+            subprocess.run(["rm", "-r", tmp_path / "pets"], check=True)
 
     def test_without_class_folders(self, tmp_path: Path) -> None:
         draw(tmp_path / "1.png")
@@ -179,6 +210,28 @@ class TestTables:
             pq.write_table(table, folder / "list.parquet")
         with pytest.raises(InvalidFileError, match=r"row 2 of .* is not below the folder"):
             load_tasks(folder / f"list.{kind}")
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_a_link_to_itself_is_no_image(self, folder: Path, kind: str) -> None:
+        (folder / "link.png").symlink_to("link.png")
+        (folder / "list.csv").write_text("path,label\nlink.png,x\n")
+        pq.write_table(pa.table({"path": ["link.png"], "label": ["x"]}), folder / "list.parquet")
+        with pytest.raises(InvalidFileError, match=r"link\.png cannot be read"):
+            load_tasks(folder / f"list.{kind}")
+
+    @pytest.mark.parametrize("column", ["path", "label", "task"])
+    def test_text_that_is_not_utf8_is_refused(self, folder: Path, column: str) -> None:
+        text = pa.array([b"\xff"], pa.binary()).view(pa.string())
+        columns = {"path": ["3.png"], "label": ["x"], "task": ["t"], column: text}
+        pq.write_table(pa.table(columns), folder / "list.parquet")
+        with pytest.raises(InvalidFileError, match=r"list.parquet is not a Parquet file.*UTF"):
+            load_tasks(folder / "list.parquet")
+
+    def test_times_that_python_lacks_are_no_labels(self, folder: Path) -> None:
+        columns = {"path": ["3.png"], "label": pa.array([2**62], pa.timestamp("us"))}
+        pq.write_table(pa.table(columns), folder / "list.parquet")
+        with pytest.raises(InvalidFileError, match="column 'label' has no labels"):
+            load_tasks(folder / "list.parquet")
 
     @pytest.mark.parametrize(
         ("text", "message"),

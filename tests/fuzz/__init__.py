@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 30
 """For a single input."""
 MEMORY_MB = 3072
-NAMES = ("manifest", "artifact", "image", "toml", "idx", "parquet", "dataset")
+NAMES = ("manifest", "artifact", "image", "toml", "idx", "parquet", "table", "dataset")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from support import TWO_LEVEL, learned, make_checkpoint, make_task
 
 from remembering.backbones.backbone import Backbone
 from remembering.data.decoding import FORMATS, read_image
+from remembering.data.paths import load_tasks
 from remembering.data.sources.base import Source
 from remembering.data.sources.folder import load_folder
 from remembering.data.sources.idx import read_idx
@@ -181,6 +182,22 @@ def parquet(work: Path) -> Target:
     return Target(run, [(work / "seed.parquet").read_bytes()])
 
 
+def table(work: Path) -> Target:
+    """A table of images and labels, Parquet or CSV."""
+    made = _dataset()
+    made.to_parquet(work / "seed.parquet")
+    (work / "a.png").write_bytes(made.with_format("arrow")[:1]["image"][0]["bytes"].as_py())
+    csv = b"path,label,task\na.png,cat,t\na.png,dog,t\n"
+
+    def run(data: bytes) -> None:
+        path = work / ("table.parquet" if data[:4] == b"PAR1" else "table.csv")
+        path.write_bytes(data)
+        for task in load_tasks(path):
+            assert len([*task.images[torch.arange(len(task))]]) == len(task.labels)
+
+    return Target(run, [(work / "seed.parquet").read_bytes(), csv])
+
+
 def dataset(work: Path) -> Target:
     """A file of a data set as written by `save_to_disk`; the first byte says which."""
     folder = work / "saved"
@@ -202,5 +219,5 @@ def dataset(work: Path) -> Target:
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     function.__name__: function
-    for function in (manifest, artifact, image, toml, idx, parquet, dataset)
+    for function in (manifest, artifact, image, toml, idx, parquet, table, dataset)
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 from support import FAST, learned, make_task
 
 from remembering.backbones.backbone import Backbone
-from remembering.config import FusionSettings
+from remembering.config import FusionSettings, Settings
+from remembering.errors import RememberingError
 from remembering.learning import algorithm, training
 from remembering.learning.fusion import fuse
 from remembering.model import RememberingTransformer
@@ -112,3 +114,27 @@ def test_which_tasks_are_replayed(
     model = learned(backbone, 4, capacity=1, memory=4, fusion=FusionSettings(replay=replay))
     assert found == replayed
     assert {record.adapter for record in model.tasks} == {3}
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(**FAST), Settings.paper(epochs=1)], ids=["subspace", "paper"]
+)
+def test_tasks_that_were_learned_without_a_capacity_are_not_fused(
+    settings: Settings, backbone: Backbone
+) -> None:
+    model = RememberingTransformer(backbone, settings)
+    model.learn(make_task(0))
+    limited = replace(model.state, settings=replace(model.state.settings, capacity=1))
+    model = RememberingTransformer(backbone, state=limited)
+    with pytest.raises(RememberingError, match=r"'task 0' cannot be fused.*without a capacity"):
+        model.learn(make_task(1, ("x", "y")))
+    assert model.state is limited
+
+
+def test_without_heads_a_capacity_needs_no_replay_images(backbone: Backbone) -> None:
+    model = RememberingTransformer(backbone, Settings(epochs=1, adapters="task"))
+    model.learn(make_task(0))
+    limited = replace(model.state, settings=replace(model.state.settings, capacity=1))
+    model = RememberingTransformer(backbone, state=limited)
+    model.learn(make_task(1, ("x", "y")))
+    assert [task.adapter for task in model.tasks] == [0, 0]

@@ -46,6 +46,18 @@ def test_predictions_equal_those_of_the_library(shared: httpx.Client, trained: P
         assert max(familiarity, key=familiarity.__getitem__) == one["task"]
 
 
+def test_labels_that_are_not_unicode_are_served(backbone: Backbone, tmp_path: Path) -> None:
+    """Folder names on Linux are bytes, see `test_labels_that_are_not_unicode_survive`."""
+    model = RememberingTransformer.from_backbone(backbone, **FAST)
+    model.learn(make_task(0, ("caf\udce9", "b")))
+    model.save(tmp_path / "model")
+    with running(tmp_path / "model") as client:
+        assert client.get("/v1/model").json()["classes"] == ["b", "caf\udce9"]
+        response = client.post("/v1/predict", json={"images": [text(make_task(0).images[0])]})
+        assert response.status_code == 200, response.text
+        assert response.json()["predictions"][0]["label"] == "caf\udce9"
+
+
 def test_a_form_answers_as_json_does(shared: httpx.Client) -> None:
     images = make_task(0).images[:3]
     files = [("images", (f"../{i}.png", png(image))) for i, image in enumerate(images)]

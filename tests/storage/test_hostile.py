@@ -442,6 +442,17 @@ MANIFESTS: list[Case] = [
     ("gaussian", lambda f: huge(f, 0), "not a SHA-256 and a size"),
     ("gaussian", edit("backbone", "fingerprint", value="0"), "was learned on another backbone"),
     ("gaussian", edit("backbone", "image_size", value=10**9), "image size|another backbone"),
+    ("gaussian", edit("backbone", "image_size", value=7 * 10**6), "image size 7000000"),
+    ("gaussian", edit("backbone", "name", value="~nobody-here/x"), "there is no backbone folder"),
+    ("gaussian", edit("backbone", "name", value="a" * 5000), "there is no backbone folder"),
+    ("gaussian", edit("backbone", "name", value="\0"), "neither a local folder nor a name"),
+    ("gaussian", edit("backbone", "name", value="\ud800"), "neither a local folder nor a name"),
+    *(
+        ("gaussian", edit("backbone", "revision", value=value), "is not a branch, tag or commit")
+        for value in ("/etc/passwd", "../../x", "a/../b", "", "a\0b", "\ud800")
+    ),
+    ("gaussian", edit("tasks", 0, "images", value=2**63), "has 9223372036854775808 images"),
+    ("gaussian", edit("settings", "seed", value=10**301), "settings.seed = '1000.*below 1e"),
     ("gaussian", whole(b""), "is damaged"),
     ("gaussian", whole(b"\xff\xfe\0"), "is damaged"),
     ("gaussian", whole(b"[]"), "must be a table"),

@@ -39,10 +39,11 @@ def test_a_saved_folder_has_a_card_and_loads(model: RememberingTransformer, tmp_
 def test_names_cannot_break_the_card(backbone: Backbone, tmp_path: Path) -> None:
     model = learned(backbone, 0)
     task = make_task(0)
-    model.learn(Task("a | <b>\n# c", task.images, task.labels))
+    labels = ["caf\udce9" if label == "a" else label for label in task.labels]
+    model.learn(Task("a | <b>\n# c", task.images, labels))
     model.save_pretrained(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "| a \\| &lt;b> # c |" in card
+    assert "| a \\| &lt;b> # c | b, caf\\xe9 |" in card
 
 
 def test_offline_there_is_one_clear_sentence(

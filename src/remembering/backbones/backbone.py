@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from remembering.backbones.families import Family
 from remembering.backbones.layer import ActiveAdapters, Layer
-from remembering.backbones.loading import BUNDLED, Checkpoint, load_model
+from remembering.backbones.loading import BUNDLED, MAX_SIDE, Checkpoint, load_model
 from remembering.backbones.preprocessing import Preprocessing
 from remembering.data.images import Images
 from remembering.errors import InvalidInputError
@@ -118,10 +118,10 @@ class Backbone(nn.Module):
         own = preprocessing.size
         if image_size is None and own in range(0, size + 1, config.patch_size):
             size = int(own)
-        if size < config.patch_size or size % config.patch_size:
+        if not config.patch_size <= size <= MAX_SIDE or size % config.patch_size:
             raise InvalidInputError(
                 f"image size {size} does not fit backbone '{name}': "
-                f"use a multiple of its patch size {config.patch_size}"
+                f"use a multiple of its patch size {config.patch_size}, at most {MAX_SIDE}"
             )
         preprocessing = preprocessing.resized(size)
         backbone = cls(model, family, str(name), preprocessing, classifier, checkpoint.revision)

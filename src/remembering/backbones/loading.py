@@ -6,6 +6,7 @@ code of the checkpoint nor pickles are ever executed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ MAX_THETA = 1e9  # of rotary position embeddings; DINOv3 has 100
 _BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_REVISION = re.compile(r"\w[\w.-]*(/[\w.-]+)*", re.ASCII)
 _DTYPES = ("float32", "float16", "bfloat16", None)
 
 
@@ -50,8 +52,16 @@ class Checkpoint:
 
         A checkpoint in the hub's cache is used as it is, without a request to the hub.
         """
-        path = _BUNDLED_FOLDER if str(name) == BUNDLED else Path(name).expanduser()
-        if path.is_dir():
+        if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+            raise InvalidInputError(f"'{revision}' is not a branch, tag or commit")
+        try:
+            path = _BUNDLED_FOLDER if str(name) == BUNDLED else Path(name).expanduser()
+            found = path.is_dir()
+        except (RuntimeError, OSError) as error:  # an unknown user; a name that is too long
+            raise InvalidFileError(
+                f"there is no backbone folder {str(name)[:80]!r} ({reason(error)[:80]})"
+            ) from error
+        if found:
             if revision is not None:
                 raise InvalidInputError(
                     f"revision '{revision}' applies to the model hub, but {name} is a local folder"
@@ -76,8 +86,9 @@ class Checkpoint:
                 )
             config = checkpoint.file(_CONFIG)
         # The cache keeps the files of a commit in snapshots/<commit>.
-        found = config is not None and config.parent.parent.name == "snapshots"
-        return cls(repository, None, config.parent.name if config and found else revision)
+        if config is not None and config.parent.parent.name == "snapshots":
+            revision = config.parent.name
+        return cls(repository, None, revision)
 
     def file(self, filename: str) -> Path | None:
         """Return the path of a file, downloaded if necessary; None if it does not exist.

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from remembering.errors import InvalidInputError
+from remembering.errors import InvalidInputError, reason
 
 if TYPE_CHECKING:
     import datasets
@@ -74,7 +74,10 @@ def dataset_labels(dataset: datasets.Dataset, column: str) -> list[Label]:
     """Return the labels of a dataset, as class names where the dataset has them."""
     # In Arrow's own types: `datasets` would decode a column that is declared to hold images.
     table = dataset.select_columns([column]).with_format("arrow")[:]
-    labels: list[Label] = table.column(column).to_pylist()
+    try:
+        labels: list[Label] = table.column(column).to_pylist()
+    except (ValueError, OverflowError) as error:  # such as times that Python cannot represent
+        raise InvalidInputError(f"column '{column}' has no labels ({reason(error)})") from error
     names = getattr(dataset.features[column], "names", None)
     # Data sets that keep their test labels secret have None or -1 there.
     bad = [label for label in labels if not _is_label(label, names)]

@@ -16,6 +16,14 @@ from remembering.runtime.progress import SILENT, Progress
 TEST_PARTS = ("test", "validation", "valid", "val")
 """Names of the test split in folders and datasets, in order of preference."""
 
+_Identity = tuple[int, int]
+
+
+def _identity(folder: Path) -> _Identity:
+    """Return what is the same for all names of a folder."""
+    info = folder.stat()
+    return info.st_dev, info.st_ino
+
 
 def subfolders(folder: Path) -> list[Path]:
     """List the folders in a folder, sorted; hidden ones and links to a parent are skipped."""
@@ -29,9 +37,21 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def walk_images(folder: Path) -> list[Path]:
-    """List the image files in a folder and its subfolders."""
-    nested = [path for inner in subfolders(folder) for path in walk_images(inner)]
-    return image_files(folder) + nested
+    """List the image files in a folder and its subfolders.
+
+    A folder that links lead to several times is listed once: links between a few folders can form
+    more paths than can be listed.
+    """
+    found: list[Path] = []
+    seen: set[_Identity] = set()
+    waiting = [folder]
+    while waiting:
+        inner = waiting.pop()
+        if _identity(inner) not in seen:
+            seen.add(_identity(inner))
+            found += image_files(inner)
+            waiting += reversed(subfolders(inner))
+    return found
 
 
 def task_folders(folder: Path) -> list[Path]:
@@ -48,6 +68,15 @@ def task_folders(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise InvalidFileError(f"{folder} is not a folder; pass a folder with one folder per class")
+    try:
+        return _task_folders(folder, set())
+    except RecursionError as error:
+        raise InvalidFileError(f"the folders in {folder} are nested too deeply") from error
+
+
+def _task_folders(folder: Path, seen: set[_Identity]) -> list[Path]:
+    """List the tasks in a folder; `seen` are the folders that were searched, see `walk_images`."""
+    seen.add(_identity(folder))
     inner = subfolders(folder)
     if any(image_files(path) for path in inner):
         return [folder]
@@ -57,7 +86,13 @@ def task_folders(folder: Path) -> list[Path]:
             f"{folder} contains a training and a test split; pass one of them, such as "
             f"{folder / 'train'}"
         )
-    tasks = [task for path in inner for task in task_folders(path) if subfolders(task)]
+    tasks = [
+        task
+        for path in inner
+        if _identity(path) not in seen
+        for task in _task_folders(path, seen)
+        if subfolders(task)
+    ]
     return tasks or [folder]
 
 

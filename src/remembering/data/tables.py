@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def _read_parquet(path: Path) -> Table:
     require_regular(path)
     try:
         dataset = datasets.Dataset(pq.ParquetFile(path).read())
+        dataset.data.validate(full=True)  # strings must be UTF-8
     except Exception as error:  # pyarrow and datasets each have their own exceptions
         raise InvalidFileError(f"{path} is not a Parquet file ({reason(error)})") from error
     features: dict[str, Any] = dataset.features
@@ -119,9 +121,10 @@ def _read_parquet(path: Path) -> Table:
 def _files(table: Path, names: list[Any]) -> ImageFiles:
     """Return the files that a table names, all of them below its folder."""
     folder = table.parent
-    root = folder.resolve()
+    root = os.path.realpath(folder)
     for row, name in enumerate(names, start=1):
-        inside = "\0" not in name and (folder / name).resolve().is_relative_to(root)
+        # `Path.resolve` would raise an exception of its own for a link to itself.
+        inside = "\0" not in name and Path(os.path.realpath(folder / name)).is_relative_to(root)
         if not name or not inside:
             raise InvalidFileError(
                 f"row {row} of {table} names '{name}', which is not below the folder of the table; "

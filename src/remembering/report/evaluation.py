@@ -71,7 +71,7 @@ def write_evaluation(evaluation: Evaluation, images: ImageSequence, path: Path, 
         dark_mode=Markup(dark_mode()),
         mistakes=list(zip(evaluation.mistakes, thumbnails, strict=True)),
     )
-    write_atomic(path, page.encode("utf-8"))
+    write_atomic(path, page.encode("utf-8", "backslashreplace"))
     return path
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from remembering.report.groups import Statistic
 from remembering.runtime.files import write_atomic
+from remembering.runtime.text import printable
 
 WIDTH = 340.0
 """Width of every figure in points."""
@@ -209,11 +210,13 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 def wrap(text: str, width: float, size: float, *, bold: bool = False, lines: int = 2) -> list[str]:
     """Break a text into lines of at most some width in points; what remains is cut.
 
+    Characters that no font can draw are escaped.
+
     >>> wrap("one two three", 50, 10)
     ['one two', 'three']
     """
     found: list[str] = []
-    for word in text.split():
+    for word in map(printable, text.split()):
         longer = f"{found[-1]} {word}" if found else word
         if found and text_width(longer, size, bold=bold) <= width:
             found[-1] = longer

@@ -51,7 +51,7 @@ def heatmap(
     ticks = _ticks(n)
     size = 9.5 if n <= ANNOTATED else 8.0
     beside, below = (
-        [wrap(names[i], _NAME, size, lines=1)[0] for i in ticks]
+        ["".join(wrap(names[i], _NAME, size, lines=1)) for i in ticks]  # a name may be blank
         for names in (rows or numbers, columns or numbers)
     )
     left = 28 + max(text_width(name, size) for name in beside)

@@ -99,7 +99,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         commands=list(dict.fromkeys(item.command for item in shown)),
     )
     path = out / FILE_NAME
-    write_atomic(path, page.encode("utf-8"))
+    write_atomic(path, page.encode("utf-8", "backslashreplace"))
     return path
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -306,6 +308,31 @@ def read_all(descriptor: int, size: int) -> bytes:
         parts.append(part)
         position += len(part)
     return b"".join(parts)
+
+
+def copy_of_map(view: memoryview) -> bytes:
+    """Return the content of a mapped file, or only its start if the file has become shorter.
+
+    The system copies it: reading memory here that has no file behind it would end the process.
+
+    Raises:
+        StorageError: If there is no space for a temporary file.
+    """
+    try:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            size = 0
+            try:
+                while size < len(view):
+                    size += os.write(file.fileno(), view[size:])
+            except OSError as error:
+                if error.errno != errno.EFAULT:
+                    raise
+            return read_all(file.fileno(), size)
+    except OSError as error:
+        raise StorageError(
+            f"{len(view):,} bytes of a removed file cannot be copied to a temporary file "
+            f"({error.strerror}); free space for it"
+        ) from error
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -111,6 +111,13 @@ def _monitoring(service: Service) -> APIRouter:
     return router
 
 
+class _AsciiResponse(JSONResponse):
+    """JSON with escapes: names from folders that are not UTF-8 have no other form."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 def _predictions(service: Service) -> APIRouter:
     router = APIRouter(tags=["predictions"])
     reader = Reader(service.options.limits)
@@ -124,11 +131,15 @@ def _predictions(service: Service) -> APIRouter:
     )
     async def predict(request: Request) -> Response:
         query = await reader.query(request)
-        return JSONResponse(await asyncio.wrap_future(service.predict(query)))
+        return _AsciiResponse(await asyncio.wrap_future(service.predict(query)))
 
-    @router.get("/v1/model", summary="Tasks, classes, adapters and footprint")
-    async def model() -> schemas.Model:
-        return schemas.Model.model_validate(service.model())
+    @router.get(
+        "/v1/model",
+        summary="Tasks, classes, adapters and footprint",
+        response_model=schemas.Model,
+    )
+    async def model() -> Response:
+        return _AsciiResponse(service.model())
 
     @router.get("/v1/samples", summary="Built-in sets of images")
     async def sample_sets() -> schemas.SampleSets:

@@ -21,7 +21,7 @@ from remembering.errors import RememberingError, StorageError, reason
 from remembering.routing import Expert
 from remembering.routing.domain import Domain
 from remembering.routing.share import Parts, check_share, share_bytes, share_dims
-from remembering.runtime.files import SafeFolder, read_all, sha256
+from remembering.runtime.files import SafeFolder, copy_of_map, read_all, sha256
 from remembering.runtime.tensors import decode_tensors
 from remembering.state import ReplayMemory
 from remembering.storage.manifest import FileEntry, Manifest, files_of
@@ -71,8 +71,8 @@ class StoredFile:
     """A file that is read on demand and verified each time.
 
     A memory map keeps the content reachable after a writer has removed the file, without holding a
-    descriptor. While the file exists it is read through a descriptor, because reading a map beyond
-    the end of a truncated file would kill the process.
+    descriptor. While the file exists it is read through a descriptor. Reading a map beyond the end
+    of a truncated file would kill the process; see `copy_of_map`.
 
     Raises:
         StorageError: If the file is not the one that was saved; also when it is called.
@@ -94,8 +94,10 @@ class StoredFile:
             return read_verified(self._folder, self.name, self._entry)
         except StorageError as error:
             if self._folder.stat(self.name) is None:  # removed by a writer
-                return verified(self._folder, self.name, self._entry, self._map.numpy().tobytes())
-            if error.__cause__ is not None:  # it could not be read at all
+                data = copy_of_map(self._map.numpy().data)
+                if sha256(data) == self._entry.sha256:
+                    return data
+            elif error.__cause__ is not None:  # it could not be read at all
                 raise
             raise StorageError(
                 f"{self._folder.path / self.name} has changed since the model was loaded; restore "

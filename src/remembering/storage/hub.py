@@ -7,6 +7,7 @@ from pathlib import Path
 from remembering.errors import RememberingError
 from remembering.runtime import hub
 from remembering.runtime.files import cache_dir
+from remembering.runtime.text import printable
 from remembering.state import ModelState
 from remembering.storage.manifest import DIRECTORIES, MANIFEST
 
@@ -66,7 +67,7 @@ prediction = model.predict(["photo.jpg"], false_alarm_rate=0.05)
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def download(name: str, revision: str | None) -> Path:

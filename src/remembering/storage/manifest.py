@@ -323,7 +323,7 @@ def _problem(manifest: Manifest, new: Manifest) -> str | None:
         kinds = {type(label) for label in task.classes}
         if len({*task.classes}) < max(1, len(task.classes)) or len(kinds) > 1:
             return f"the classes of task {task.name!r} are not distinct labels of one type"
-        if task.images < 1:
+        if not 0 < task.images < 2**63:
             return f"task {task.name!r} has {task.images} images"
     if set(manifest.adapters) != served:
         return f"adapter {min({*manifest.adapters} - served)} serves no task"

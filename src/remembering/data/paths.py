@@ -12,11 +12,11 @@ from remembering.data.images import joined, subset
 from remembering.data.tables import Table, is_table, read_table
 from remembering.data.task import Task
 from remembering.errors import InvalidFileError
-from remembering.runtime.progress import SILENT, Progress
+from remembering.runtime.progress import SILENT, Progress, as_progress
 
 
 def load_tasks(
-    path: str | Path, *, strict: bool = False, progress: Progress = SILENT
+    path: str | Path, *, strict: bool = False, progress: Progress | bool = SILENT
 ) -> list[Task]:
     """Load the tasks of a folder or table.
 
@@ -25,14 +25,15 @@ def load_tasks(
             `task` has several tasks. Tasks are in the order of their names, or of the rows.
         strict: Whether an image that cannot be decoded is an error. By default it is left out, and
             a warning is logged.
-        progress: Reports progress.
+        progress: Reports progress. True: bars on the terminal or in the notebook.
 
     Raises:
         InvalidFileError: If there are no tasks, or an image cannot be decoded and `strict` is True.
     """
     path = Path(path)
     tasks = _table_tasks(path) if is_table(path) else _folder_tasks(path)
-    return [task.only_readable(strict=strict, progress=progress) for task in tasks]
+    shown = as_progress(progress)
+    return [task.only_readable(strict=strict, progress=shown) for task in tasks]
 
 
 def load_stream(path: Path, *, strict: bool = False, progress: Progress = SILENT) -> Task:

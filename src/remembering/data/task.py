@@ -217,7 +217,7 @@ def _scalar(label: Any) -> Any:
 
 
 def _as_list(labels: Any) -> list[Any]:
-    if not isinstance(labels, Iterable):
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise InvalidInputError(f"labels are {labels!r}; pass a list with one label per image")
     return labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
 

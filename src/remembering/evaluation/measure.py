@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -240,7 +240,7 @@ def _image_names(task: Task) -> list[str]:
 def _as_tasks(tasks: Task | Sequence[Task] | str | Path, progress: Progress) -> Sequence[Task]:
     if isinstance(tasks, str | Path):
         return load_tasks(tasks, progress=progress)
-    listed = [tasks] if isinstance(tasks, Task) else list(tasks)
+    listed: list[Any] = list(tasks) if isinstance(tasks, Sequence) else [tasks]
     if not listed or not all(isinstance(task, Task) for task in listed):
         raise InvalidInputError(
             "evaluate takes a Task, a list of tasks, or the path of a folder or table; pass "

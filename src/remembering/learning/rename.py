@@ -13,9 +13,11 @@ def rename_task(state: ModelState, name: str, new_name: str) -> ModelState:
     """Return the state with another name for a task.
 
     Raises:
-        RememberingError: If there is no such task, or the new name is taken.
+        RememberingError: If there is no such task, or the new name is taken or no string.
     """
     record = state.task(name)
+    if not isinstance(new_name, str):
+        raise RememberingError(f"the name of a task is {new_name!r}; pass a string")
     if new_name != name and any(task.name == new_name for task in state.tasks):
         raise RememberingError(f"a task named '{new_name}' already exists; choose another name")
     tasks = tuple(replace(t, name=new_name) if t is record else t for t in state.tasks)

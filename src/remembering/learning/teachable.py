@@ -145,6 +145,11 @@ class Teachable:
 
     def merge(self, other: Self) -> None:
         """Add the tasks of another model on the same backbone, with the same settings."""
+        if not isinstance(other, Teachable):
+            raise InvalidInputError(
+                f"merge takes a model, not an object of type {type(other).__name__}; pass "
+                "RememberingTransformer.load(folder)"
+            )
         if self._backbone.fingerprint() != other._backbone.fingerprint():
             raise RememberingError(
                 f"the models were learned on different backbones: '{self._backbone.name}' and "
@@ -173,6 +178,8 @@ class Teachable:
 
 def _as_task(given: object) -> str:
     """Return what to write instead of something that is no task."""
+    if isinstance(given, list | tuple) and given and all(isinstance(t, Task) for t in given):
+        return "one task after another"
     if not isinstance(given, str | Path):
         return "Task(name, images, labels)"
     path = Path(given)

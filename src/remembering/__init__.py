@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from remembering.errors import RememberingError
     from remembering.evaluation.quality import Evaluation
     from remembering.export.onnx_file import Exported
-    from remembering.inference.prediction import Answer, Prediction
+    from remembering.inference.prediction import Answer, Neighbor, Prediction
     from remembering.learner import Footprint
     from remembering.learning.checkpoint import Checkpoint
     from remembering.learning.consolidate import Consolidated
@@ -49,6 +49,7 @@ __all__ = [
     "LabelsLike",
     "Learned",
     "ModelState",
+    "Neighbor",
     "Observed",
     "Prediction",
     "Progress",
@@ -83,6 +84,7 @@ _HOMES = {
     "LabelsLike": "data.task",
     "Learned": "learning.learned",
     "ModelState": "state",
+    "Neighbor": "inference.prediction",
     "Observed": "learning.observe",
     "Prediction": "inference.prediction",
     "Progress": "runtime.progress",

@@ -141,6 +141,7 @@ class RememberingTransformer(Teachable, Persistent):
         groups: Iterable[Hashable] | Tensor | None = None,
         false_alarm_rate: float | None = None,
         top_k: int | None = None,
+        neighbors: int = 0,
         batch_size: int = BATCH_SIZE,
         progress: Progress | bool = SILENT,
     ) -> Prediction:
@@ -155,13 +156,12 @@ class RememberingTransformer(Teachable, Persistent):
                 answer does not depend on the other images.
             false_alarm_rate: Target false-alarm rate in (0, 1). If None, nothing is flagged.
             top_k: Number of most probable labels to list in `Prediction.top_k`.
+            neighbors: Number of most similar replay images to list in `Prediction.neighbors`.
             batch_size: Images that are answered at a time; affects speed and memory only.
             progress: Reports progress. True: bars on the terminal or in the notebook.
         """
-        options = groups, false_alarm_rate, top_k, as_progress(progress), batch_size
-        state = self._state  # another thread may replace it
-        prediction = inference.predict(state, self._backbone, images, *options)
-        return replace(prediction, task_classes={task.name: task.classes for task in state.tasks})
+        options = groups, false_alarm_rate, top_k, as_progress(progress), batch_size, neighbors
+        return inference.predict(self._state, self._backbone, images, *options)
 
     def predict_proba(self, images: ImagesLike) -> Tensor:
         """Return class probabilities (n, classes); the columns are `classes`."""

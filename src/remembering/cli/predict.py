@@ -145,6 +145,7 @@ def _rows(
         found.images,
         groups=found.groups if options.together else None,
         false_alarm_rate=DEFAULT_RATE if rate is None and options.explain else rate,
+        neighbors=3 if options.explain else 0,
         batch_size=options.batch_size,
         progress=progress,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from remembering.data.columns import Label
 
@@ -15,6 +15,7 @@ def explain(
     p_value: float | None,
     unknown: bool | None,
     k: int,
+    neighbors: Sequence[Label] = (),
 ) -> str:
     """Explain the answer to one image, one sentence per line.
 
@@ -26,6 +27,7 @@ def explain(
         p_value: p-value of the hypothesis that the image belongs to a learned task.
         unknown: Whether it was flagged as unknown.
         k: Number of candidates to name.
+        neighbors: Labels of the most similar replay images.
 
     >>> tasks = {"pets": ("cat", "dog"), "cars": ("bus",)}
     >>> text = explain("cat", "pets", {"cat": 0.7, "dog": 0.1, "bus": 0.2}, tasks, 0.02, True, 3)
@@ -48,6 +50,9 @@ def explain(
         named = ", ".join(f"'{name}' {_percent(share)}" for name, share in largest)
         chosen += f"; by task, probabilities sum to {named}"
     lines.append(f"{chosen}.")
+    if neighbors:
+        named = ", ".join(f"'{name}'" for name in neighbors)
+        lines.append(f"The most similar replay images show {named}.")
     if p_value is not None:
         lines.append(
             f"About {_percent(p_value)} of images of learned tasks are at least this unusual "

@@ -21,6 +21,7 @@ from remembering.inference.classify import (
     tasks_of_labels,
 )
 from remembering.inference.encoding import encode
+from remembering.inference.neighbors import nearest_kept
 from remembering.inference.prediction import Prediction, choose_tasks
 from remembering.inference.token_cache import BATCH_SIZE, batches
 from remembering.runtime.distributed import SINGLE_PROCESS, Distributed
@@ -57,6 +58,7 @@ def predict(
     top_k: int | None = None,
     progress: Progress = SILENT,
     batch_size: int = BATCH_SIZE,
+    neighbors: int = 0,
 ) -> Prediction:
     """Answer images without knowing their task.
 
@@ -70,6 +72,7 @@ def predict(
         top_k: Number of most probable labels to list for each image.
         progress: Reports the number of images done.
         batch_size: Images that are answered at a time.
+        neighbors: Number of most similar replay images to list for each image.
     """
     _require_tasks(state)
     rate = false_alarm_rate
@@ -79,6 +82,8 @@ def predict(
         raise RememberingError(f"top_k = {top_k} must be at least 1")
     if batch_size < 1:
         raise RememberingError(f"batch_size = {batch_size} must be at least 1")
+    if neighbors < 0:
+        raise RememberingError(f"neighbors = {neighbors} must be at least 0")
     sequence = _require_images(images)
     keys = None if groups is None else _group_numbers(groups, len(sequence))
     with progress.track("predicting", len(sequence)) as step:
@@ -105,7 +110,11 @@ def predict(
         scores=task_scores(state, classified, scores),
         novelty=novelty,
         unknown=None if novelty is None or rate is None else novelty <= rate,
+        task_classes={task.name: task.classes for task in state.tasks},
         files=None if paths is None else [str(path) for path in paths],
+        neighbors=nearest_kept(state, backbone, sequence, state.gate[tasks], neighbors)
+        if neighbors
+        else None,
     )
     return prediction if top_k is None else replace(prediction, top_k=prediction.top(top_k))
 

@@ -41,6 +41,23 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
+class Neighbor:
+    """A replay image that is similar to an image.
+
+    Attributes:
+        label: What it shows.
+        task: Name of its task.
+        distance: Distance in the space of the classifier; the smaller, the more similar.
+        image: The image (channels, height, width), uint8.
+    """
+
+    label: Label
+    task: str
+    distance: float
+    image: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """Answers to n images.
 
@@ -61,6 +78,8 @@ class Prediction:
         top_k: The k most probable labels of each image with their probabilities, if requested.
         task_classes: Labels of each learned task, for explanations.
         files: Path of each image, if they were read from files.
+        neighbors: The most similar replay images of each image, if requested; none where no images
+            are kept.
     """
 
     labels: list[Label]
@@ -74,6 +93,7 @@ class Prediction:
     top_k: list[list[tuple[Label, float]]] | None = None
     task_classes: Mapping[str, tuple[Label, ...]] | None = None
     files: list[str] | None = None
+    neighbors: list[list[Neighbor]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -128,6 +148,8 @@ class Prediction:
     def explain(self, index: int, k: int = 3) -> str:
         """Explain one answer in words: candidate classes and tasks, and how typical the image is.
 
+        With `neighbors`, also what the most similar replay images show.
+
         Args:
             index: Position of the image.
             k: Number of candidates to name.
@@ -141,6 +163,7 @@ class Prediction:
             answer.p_value,
             answer.unknown,
             k,
+            [] if self.neighbors is None else [near.label for near in self.neighbors[index]],
         )
 
     def to_pandas(self) -> pd.DataFrame:

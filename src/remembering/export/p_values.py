@@ -30,9 +30,7 @@ class PValues(nn.Module):
         min_spread: See `routing.calibration.p_values`.
     """
 
-    lowest: Tensor
-    upper: Tensor
-    widths: Tensor
+    scores: Tensor
     counts: Tensor
     few: Tensor
     mean: Tensor
@@ -45,14 +43,9 @@ class PValues(nn.Module):
     def __init__(self, calibration_scores: Sequence[Tensor], min_spread: float = 1e-12):
         super().__init__()
         counts = [len(scores) for scores in calibration_scores]
-        lowest = torch.full((len(counts),), torch.inf, dtype=torch.float64)
-        upper = torch.full((len(counts), max([2, *counts]) - 1), -torch.inf, dtype=torch.float64)
-        widths = torch.ones_like(upper)
-        for i, scores in enumerate(calibration_scores):
-            if len(scores):
-                lowest[i] = scores[0]
-                upper[i, : len(scores) - 1] = scores[1:]
-                widths[i, : len(scores) - 1] = scores.diff()
+        padded = torch.full((len(counts), max([1, *counts])), torch.inf, dtype=torch.float64)
+        for row, scores in zip(padded, calibration_scores, strict=True):
+            row[: len(scores)] = scores
         few = [2 <= count < MIN_CONFORMAL for count in counts]
         self.has_few = any(few)
         used = [
@@ -63,9 +56,7 @@ class PValues(nn.Module):
         freedom = [len(x) - 1 for x in used]
         factor = [math.gamma((v + 1) / 2) / math.gamma(v / 2) / math.pi**0.5 for v in freedom]
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        self.register_buffer("lowest", lowest)
-        self.register_buffer("upper", upper)
-        self.register_buffer("widths", widths)
+        self.register_buffer("scores", padded)
         self.register_buffer("counts", torch.tensor(counts))
         self.register_buffer("few", torch.tensor(few))
         self.register_buffer("mean", torch.stack([x.mean() for x in used]))
@@ -77,16 +68,14 @@ class PValues(nn.Module):
 
     @property
     def step(self) -> float:
-        """How far p-values of scores that are equal up to rounding may lie apart."""
+        """The largest distance between two p-values that a score may have; 0 if continuous."""
         steps = 1 / (self.counts[~self.few] + 1)
         return float(steps.max()) if len(steps) else 0.0
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return p-values (n, columns) of scores (n, columns)."""
-        above = self.upper - scores[:, :, None]
-        between = torch.where(self.widths > 0, (above / self.widths).clamp(0, 1), above >= 0)
-        below = (scores < self.lowest).double()
-        conformal = ((1 + between.sum(2) + below) / (self.counts + 1)).clamp(max=1)
+        lower = (self.scores < scores[:, :, None]).long().sum(2)
+        conformal = (self.counts - lower + 1).double() / (self.counts + 1)
         if not self.has_few:
             return conformal
         t = (scores - self.mean) / self.error

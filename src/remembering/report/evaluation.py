@@ -83,14 +83,14 @@ def reliability_diagram(evaluation: Evaluation) -> Plot:
     with mpl.rc_context(STYLE):
         fig, axes = canvas(title, "", height=260, left=44)
         upper = axes.get_position()
-        split = 0.72 * upper.height
-        axes.set_position((upper.x0, upper.y1 - split, upper.width, split))
+        split, legend = 0.64 * upper.height, 0.1 * upper.height
+        axes.set_position((upper.x0, upper.y1 - legend - split, upper.width, split))
         counts = fig.add_axes((upper.x0, upper.y0, upper.width, 0.22 * upper.height), sharex=axes)
         axes.bar(middles, [item.accuracy for item in bins], width, color=BLUE, label="accuracy")
         axes.plot([0, 1], [0, 1], color=INK, linestyle=(0, (5, 2)), label="perfect calibration")
         axes.set(ylabel="Accuracy", ylim=(0, 1))
         axes.tick_params(labelbottom=False)
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         counts.bar(middles, [item.images for item in bins], width, color=GREY)
         counts.set(xlabel="Confidence", ylabel="Images", xlim=(0, 1))
     return Plot(

@@ -6,18 +6,17 @@ import torch
 from scipy.stats import t as student_t  # type: ignore[import-untyped]
 from torch import Tensor
 
-MIN_CONFORMAL = 19
+MIN_CONFORMAL = 40
 """With fewer calibration scores than this, their distribution is taken to be normal."""
 
 
 def p_values(scores: Tensor, calibration_scores: Tensor, min_spread: float = 1e-12) -> Tensor:
     """Return p-values of the hypothesis that a score comes from the same distribution.
 
-    The p-value at the k-th highest of n calibration scores is k / (n + 1), the probability that
-    another score of the same distribution is at least as high (Vovk et al., 2005); between two of
-    them it is interpolated, so that the rate of false alarms is the requested one on average. It
-    cannot be below 1 / (n + 1), so few calibration scores could never flag anything; then it is the
-    tail of the predictive t-distribution of normal scores.
+    The p-value is the share of calibration scores that are at least as high, counting the score
+    itself: at most α with a probability of at most α, whatever the distribution is (Vovk et al.,
+    2005). It cannot be below 1 / (count + 1), so few calibration scores could never flag anything;
+    then it is the tail of the predictive t-distribution of normal scores.
 
     Args:
         scores: (n,); the higher, the more novel.
@@ -30,11 +29,5 @@ def p_values(scores: Tensor, calibration_scores: Tensor, min_spread: float = 1e-
         error = calibration_scores.std().clamp_min(min_spread) * (1 + 1 / count) ** 0.5
         deviations = ((scores - calibration_scores.mean()) / error).cpu()
         return torch.from_numpy(student_t.sf(deviations.numpy(), count - 1)).to(scores.device)
-    if not count:
-        return torch.ones_like(scores, dtype=torch.float64)
-    above = torch.searchsorted(calibration_scores, scores)  # the next higher score, if there is one
-    low, high = (calibration_scores[(above - i).clamp(0, count - 1)] for i in (1, 0))
-    between = (high - scores) / (high - low)
-    share = torch.where(low < high, between, (scores < low).double())
-    share = torch.where(above == count, 1.0, share)
-    return (count - above + share).double() / (count + 1)
+    lower = torch.searchsorted(calibration_scores, scores)
+    return (count - lower + 1).double() / (count + 1)

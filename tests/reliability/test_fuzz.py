@@ -9,7 +9,7 @@ from fuzz import NAMES, fuzz
 from support import sized
 
 pytestmark = pytest.mark.reliability
-SECONDS = sized(3, 20, 120)
+SECONDS = sized(2, 20, 120)
 
 
 @pytest.mark.parametrize("name", NAMES)

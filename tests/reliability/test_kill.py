@@ -18,7 +18,7 @@ from support import sized
 from remembering.data.sources import load
 
 pytestmark = pytest.mark.reliability
-KILLS = sized(3, 12, 30)
+KILLS = sized(2, 12, 30)
 OPTIONS = {
     "--save-steps": 1,
     "--per-class": 30,

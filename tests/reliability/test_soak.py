@@ -22,7 +22,7 @@ from remembering.storage.manifest import read_manifest
 from remembering.storage.verify import verify
 
 pytestmark = pytest.mark.reliability
-TASKS = sized(80, 300, 300)
+TASKS = sized(60, 300, 300)
 
 
 def resident() -> int:

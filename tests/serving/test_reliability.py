@@ -39,9 +39,9 @@ from .running import FINISHED, classes
 
 pytestmark = pytest.mark.reliability
 
-KILLS = sized(3, 20, 20)
-REQUESTS = sized(400, 2000, 5000)
-MUTATIONS = sized(400, 1000, 5000)
+KILLS = sized(2, 20, 20)
+REQUESTS = sized(200, 2000, 5000)
+MUTATIONS = sized(200, 1000, 5000)
 GROWTH_BYTES = 32 * 1024**2
 
 

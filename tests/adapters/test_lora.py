@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -238,3 +239,22 @@ def test_files_that_do_not_fit_are_refused(backbone: Backbone, tmp_path: Path) -
     (folder / "adapter_model.safetensors").write_bytes(b"nothing")
     with pytest.raises(RememberingError, match="damaged"):
         read_peft(folder, backbone)
+
+
+def test_merged_weights_are_those_of_the_backbone_and_adapter_in_use(backbone: Backbone) -> None:
+    """They are kept between batches, but not for another adapter or another backbone."""
+    first, second = (random_adapter(backbone, seed) for seed in (0, 1))
+    bank = AdapterBank().with_adapter(0, first).with_adapter(1, second)
+    other = copy.deepcopy(backbone)
+    with torch.no_grad():
+        for layer in other.layers:
+            layer.qkv_weight.mul_(0.5)
+    x = some_tokens(backbone, 3)
+    for chosen in (0, 1, 0):
+        for used in (backbone, other, backbone):
+            numbers = torch.full((3,), chosen)
+            with torch.inference_mode():
+                kept = used.run(x, adapters=bank.mixed(numbers))
+                fresh = used.run(x, adapters=bank[chosen].active())
+            assert torch.equal(kept, fresh)
+    assert bank.mixed(torch.zeros(2).long()) is bank.mixed(torch.zeros(3).long())

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from remembering.adapters.lora import ActiveAdapters, Adapter, MixedAdapters
+from remembering.adapters.lora import ActiveAdapters, Adapter, MixedAdapters, OneAdapter
 from remembering.errors import RememberingError
 
 
@@ -23,6 +23,8 @@ class AdapterSource(Protocol):
 class AdapterCache:
     """Adapters that were read from their sources, least recently used first. Thread-safe.
 
+    The merged weights of the adapter that was used last are kept as well.
+
     Args:
         max_bytes: Upper bound on the cached adapters. If None, every adapter stays cached for as
             long as a bank refers to its source.
@@ -33,6 +35,7 @@ class AdapterCache:
             raise RememberingError(f"cache_bytes = {max_bytes} must be at least 0")
         self.max_bytes = max_bytes
         self._adapters: WeakKeyDictionary[AdapterSource, Adapter] = WeakKeyDictionary()
+        self._last: OneAdapter | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[AdapterCache], tuple[int | None]]:
@@ -52,6 +55,13 @@ class AdapterCache:
             self._adapters[source] = adapter  # now the most recently used
             self._evict(adapter.nbytes)
         return adapter
+
+    def active(self, adapter: Adapter) -> OneAdapter:
+        """Activate an adapter for all samples of a batch."""
+        last = self._last
+        if last is None or last.a is not adapter.a or last.b is not adapter.b:
+            self._last = last = adapter.active()
+        return last
 
     def _evict(self, one: int) -> None:
         if self.max_bytes is None:
@@ -135,7 +145,7 @@ class AdapterBank(Mapping[int, Adapter]):
         adapters = {number: self[number] for number in dict.fromkeys(used)}
         first = adapters[used[0]]
         if len(adapters) == 1:
-            return first.active()
+            return self.cache.active(first)
         a = torch.stack([adapters[number].a for number in used])
         b = torch.stack([adapters[number].b for number in used])
         return MixedAdapters(a, b, first.first_layer)

@@ -7,7 +7,7 @@ B (dim, rank) zero, so that a new adapter does not change the output.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -89,11 +89,18 @@ class Adapter:
 
 @dataclass(frozen=True)
 class OneAdapter:
-    """All samples of the batch use the same adapter."""
+    """All samples of the batch use the same adapter.
+
+    Without gradients, merged weights are kept for the next batch: of a small batch, merging them is
+    a large part of the time.
+    """
 
     a: Tensor
     b: Tensor
     first_layer: int
+    _kept: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def linear(
         self, index: int, which: slice, x: Tensor, weight: Tensor, bias: Tensor | None
@@ -101,8 +108,21 @@ class OneAdapter:
         layer = index - self.first_layer
         if layer < 0:
             return F.linear(x, weight, bias)
-        merged: Tensor = _Merged.apply(x, weight, bias, self.a[layer, which], self.b[layer, which])
-        return merged
+        if torch.is_grad_enabled() or self.a.requires_grad:
+            a, b = self.a[layer, which], self.b[layer, which]
+            out: Tensor = _Merged.apply(x, weight, bias, a, b)
+            return out
+        key = (layer, which.start, which.stop)
+        kept = self._kept.get(key)
+        if kept is None or kept[0].data_ptr() != weight.data_ptr():  # or of another backbone
+            merged = _merge(weight, self.a[layer, which], self.b[layer, which])
+            self._kept[key] = kept = weight, merged
+        return F.linear(x, kept[1], bias)
+
+
+def _merge(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return W + B A for one or more projections."""
+    return torch.baddbmm(weight.view(*b.shape[:2], -1), b, a).flatten(0, 1)
 
 
 class _Merged(torch.autograd.Function):
@@ -116,7 +136,7 @@ class _Merged(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor
     ) -> Tensor:
-        merged = torch.baddbmm(weight.view(*b.shape[:2], -1), b, a).flatten(0, 1)
+        merged = _merge(weight, a, b)
         ctx.save_for_backward(x, merged, a, b)
         return F.linear(x, merged, bias)
 

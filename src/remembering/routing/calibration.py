@@ -6,7 +6,7 @@ import torch
 from scipy.stats import t as student_t  # type: ignore[import-untyped]
 from torch import Tensor
 
-MIN_CONFORMAL = 40
+MIN_CONFORMAL = 20
 """With fewer calibration scores than this, their distribution is taken to be normal."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import time
@@ -46,10 +47,18 @@ class Batcher:
         current: Returns the model to use; called once for each batch.
         limits: Sizes of queue and batch.
         metrics: Counts batches and images.
+        compute: Answers a batch. If None, `answer`.
     """
 
-    def __init__(self, current: Callable[[], Served], limits: Limits, metrics: Metrics):
+    def __init__(
+        self,
+        current: Callable[[], Served],
+        limits: Limits,
+        metrics: Metrics,
+        compute: Callable[[Served, list[Query]], list[dict[str, Any]]] | None = None,
+    ):
         self._current, self._limits, self._metrics = current, limits, metrics
+        self._compute = compute or answer
         self._waiting: deque[_Waiting] = deque()
         self._images = self._pixels = 0
         self._answered = self._expected = 1
@@ -103,7 +112,7 @@ class Batcher:
                 continue
             queries = [waiting.query for waiting in batch]
             try:
-                answers = answer(self._current(), queries)
+                answers = self._compute(self._current(), queries)
             except Exception as error:  # reported to each client
                 for waiting in batch:
                     waiting.future.set_exception(error)
@@ -218,6 +227,15 @@ def _fitted(row: dict[str, Any], query: Query) -> dict[str, Any]:
         "p_value": p_value,
         "unknown": None if p_value is None or rate is None else p_value <= rate,
     }
+
+
+def freeze_garbage_collection() -> None:
+    """Exclude everything that was imported and loaded so far from garbage collection.
+
+    A collection of all of it takes 0.2 seconds, in which nobody is answered.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def yield_to_predictions() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from remembering.backbones.backbone import BUNDLED
+from remembering.backbones.backbone import BUNDLED, Backbone
 from remembering.model import RememberingTransformer
 from remembering.state import ModelState
 from remembering.storage.manifest import MANIFEST, PREVIOUS, is_model, read_manifest
@@ -39,13 +39,17 @@ class ModelFolder:
     create: Callable[[], RememberingTransformer]
     backbone: str | None = None
 
-    def load(self) -> Served:
-        """Return the model of the folder, or a new one as version 0."""
+    def load(self, backbone: Backbone | None = None) -> Served:
+        """Return the model of the folder, or a new one as version 0.
+
+        Args:
+            backbone: The backbone of the model, if it is loaded already.
+        """
         if not is_model(self.path):
             return Served(0, self.create())
         while True:
             version = self.version()
-            model = RememberingTransformer.load(self.path, backbone=self.backbone)
+            model = RememberingTransformer.load(self.path, backbone=backbone or self.backbone)
             if self.version() == version:  # else another process saved meanwhile
                 return Served(version, model)
 

@@ -10,6 +10,7 @@ import uvicorn
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 from remembering.serving.app import create_app
+from remembering.serving.batching import freeze_garbage_collection
 from remembering.serving.options import ServeOptions
 from remembering.serving.served import new_model
 from remembering.serving.service import Service
@@ -76,6 +77,7 @@ def serve(
     """
     with bind(options.host, options.port) as bound:
         service = Service(options, create, backbone)
+        freeze_garbage_collection()
         Server(service, lambda: on_ready(url_of(bound))).run(sockets=[bound])
 
 

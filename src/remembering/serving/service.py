@@ -24,6 +24,7 @@ from remembering.serving.jobs import Job, JobStore
 from remembering.serving.learner import Learner
 from remembering.serving.metrics import Metrics
 from remembering.serving.options import ServeOptions
+from remembering.serving.prediction_process import PredictionProcess
 from remembering.serving.problems import ProblemError
 from remembering.serving.served import ModelFolder, Served, new_model
 from remembering.state import ModelState, TaskRecord
@@ -50,15 +51,19 @@ class Service:
         folder = options.folder.absolute()
         workspace = folder.with_name(folder.name + WORKSPACE_SUFFIX)
         self.jobs = JobStore(workspace / "jobs", options.limits)
+        source = ModelFolder(folder, create, backbone)
         self.learner = Learner(
-            ModelFolder(folder, create, backbone),
+            source,
             workspace,
             self.jobs,
             self.metrics,
             options.poll_seconds,
             options.read_only,
         )
-        self.batcher = Batcher(lambda: self.served, options.limits, self.metrics)
+        self._process = PredictionProcess(source)
+        self.batcher = Batcher(
+            lambda: self.served, options.limits, self.metrics, self._process.answer
+        )
         self.stopping = False
         self.learner.start()
 
@@ -76,6 +81,7 @@ class Service:
         """Answer what waits, interrupt learning so that it can be resumed, and stop."""
         self.stopping = True
         self.batcher.close()
+        self._process.close()
         self.learner.stop()
 
     def predict(self, query: Query) -> Future[dict[str, Any]]:

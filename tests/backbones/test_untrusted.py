@@ -18,6 +18,8 @@ from support import make_checkpoint
 from remembering.backbones.backbone import Backbone
 from remembering.errors import RememberingError
 
+pytestmark = pytest.mark.integration
+
 DEEP = "[" * 100_000
 LOAD = """
 import sys

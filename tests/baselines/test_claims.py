@@ -10,6 +10,8 @@ from remembering.baselines import BASELINES, Baseline
 
 from .example import on_digits, taught
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if name != "finetune"])
 def test_every_method_beats_fine_tuning(

@@ -22,6 +22,8 @@ from remembering.model import RememberingTransformer
 
 from .example import DIGITS, SETTINGS, STREAM, made, same, taught
 
+pytestmark = pytest.mark.integration
+
 OURS = Settings(epochs=2, batch_size=16, lr=3e-3, rank=2)
 
 

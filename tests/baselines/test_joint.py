@@ -20,6 +20,8 @@ from remembering.runtime.progress import Progress, Step
 
 from .example import QUICK, SETTINGS, STREAM, made
 
+pytestmark = pytest.mark.integration
+
 
 class Watch(Progress):
     """Counts the images of training steps."""

@@ -19,7 +19,7 @@ from remembering.storage.manifest import read_manifest
 
 from .example import FAST, class_folder, fails, files
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 
 def test_learn_extends_a_model(

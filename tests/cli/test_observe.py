@@ -11,7 +11,7 @@ from remembering.storage.manifest import read_manifest
 
 from .example import class_folder, fails, files
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 
 def test_a_new_model_learns_the_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ from remembering.data.sources import load
 from remembering.data.task import Task
 from remembering.errors import RememberingError
 
+pytestmark = pytest.mark.integration
+
 EPS = (
     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\n"
     b"0 0 4 4 rectfill\nshowpage\n%%EOF\n"

@@ -22,6 +22,8 @@ from remembering.model import RememberingTransformer
 from remembering.report.collect import collect
 from remembering.report.comparison import Comparison
 
+pytestmark = pytest.mark.integration
+
 EXPERIMENT = Experiment(
     description="Digits in two tasks.",
     baselines=("ncm", "joint"),

@@ -22,6 +22,8 @@ from remembering.experiments import evaluator as module
 from remembering.experiments.evaluator import Evaluator
 from remembering.model import RememberingTransformer
 
+pytestmark = pytest.mark.integration
+
 UNITS = ("sample", "group_5", "task")
 
 

@@ -17,6 +17,8 @@ from remembering.model import RememberingTransformer
 from remembering.runtime.progress import Progress, Step
 from remembering.runtime.tensors import decode_tensors
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("capacity", [None, 1])
 @pytest.mark.parametrize("saves", range(5))

@@ -23,6 +23,8 @@ from remembering.inference.predict import layers_run
 from remembering.learning import classes
 from remembering.model import RememberingTransformer
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def digits() -> list[Task]:

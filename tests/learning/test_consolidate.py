@@ -17,6 +17,8 @@ from remembering.learning.consolidate import _carry, _KeptImages, consolidate
 from remembering.model import RememberingTransformer
 from remembering.routing.symmetric import restore
 
+pytestmark = pytest.mark.integration
+
 SETTINGS = {**TWO_LEVEL, "adapters": "first", "memory": 12}
 
 

@@ -20,6 +20,8 @@ from remembering.errors import RememberingError
 from remembering.inference.classify import Classified, answer
 from remembering.model import RememberingTransformer
 
+pytestmark = pytest.mark.integration
+
 SHARED = {**TWO_LEVEL, "adapters": "first"}
 IMAGES = torch.cat([torch.as_tensor(make_task(n, per_class=12).images) for n in range(3)])
 

@@ -31,6 +31,8 @@ from remembering.routing.domain import Domain, task_moments
 from remembering.routing.gaussian import GaussianRouter
 from remembering.routing.symmetric import compress, kept_scatter, restore
 
+pytestmark = pytest.mark.integration
+
 SHARED = {**TWO_LEVEL, "adapters": "first"}
 TOLERANCE = 5e-3
 """Correlations are kept in half precision (a relative error of 2^-11 each time)."""

@@ -22,6 +22,8 @@ from remembering.model import RememberingTransformer
 from remembering.routing.symmetric import restore
 from remembering.runtime.seeding import permutation
 
+pytestmark = pytest.mark.integration
+
 BATCH = 40
 
 

@@ -16,6 +16,8 @@ from remembering.report.page import write_report
 
 from .example import baselines, make_baseline, make_result, write_run
 
+pytestmark = pytest.mark.integration
+
 VOID = {"meta", "link", "br", "img", "hr"}
 
 

@@ -18,7 +18,7 @@ from remembering.errors import StorageError
 from remembering.model import RememberingTransformer
 from remembering.storage.verify import verify
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 KINDS = ("adapters", "heads", "routers", "memory")
 
 

@@ -21,7 +21,7 @@ from remembering.config import ClassifierSettings, RouterSettings
 from remembering.errors import RememberingError
 from remembering.model import RememberingTransformer
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 MODELS: dict[str, dict[str, Any]] = {
     "gaussian": {"router": RouterSettings(), "capacity": 2, "memory": 4},

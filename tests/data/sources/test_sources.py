@@ -29,6 +29,8 @@ from remembering.data.sources.mnist import FASHION_MNIST, MNIST, PARTS
 from remembering.data.sources.published import Published
 from remembering.errors import RememberingError
 
+pytestmark = pytest.mark.integration
+
 PUBLISHED = {dataset.name: dataset for dataset in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)}
 
 

@@ -66,7 +66,7 @@ __all__ = [
 # Applications decide what is shown; `remember` shows everything.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# Looked up on first use: torch and transformers take seconds to import, `remember --help` must not.
+# Imported on first use: torch and transformers take seconds, which `remember --help` must not.
 _HOMES = {
     "Answer": "inference.prediction",
     "Backbone": "backbones.backbone",

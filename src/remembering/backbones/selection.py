@@ -35,7 +35,7 @@ class Selection:
 def select_backbone(images: ImagesLike) -> Selection:
     """Select the bundled backbone for small grey images, and `PHOTOS` for all others.
 
-    The bundled backbone has seen nothing but letters at 28 px.
+    The bundled backbone was pretrained on letters at 28 px only.
 
     Raises:
         InvalidInputError: If there are no images.

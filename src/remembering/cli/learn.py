@@ -45,7 +45,7 @@ class Learn:
             perhaps task.
         name: Name of the task. If None, the name of the folder or table.
         fast: Do not train an adapter: tell classes apart by the features of the frozen backbone.
-            Takes seconds, and for photos like those of the backbone's training loses little.
+            Takes seconds, and costs little accuracy on photos like those of its pretraining.
         backbone: For a new model: a folder in hub layout, a hub name, or bundled (for small grey
             images). If None, it is selected by the images. For an existing model: where its
             backbone is now, if it was moved.

@@ -15,7 +15,7 @@ from remembering.runtime.text import printable
 class Rename:
     """Rename a task or a class.
 
-    With --label, a class of the task is renamed. Answers change in nothing but the name.
+    With --label, a class of the task is renamed. Answers differ in the name only.
 
     Attributes:
         model: Folder of the model.

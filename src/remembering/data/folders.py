@@ -20,7 +20,7 @@ _Identity = tuple[int, int]
 
 
 def _identity(folder: Path) -> _Identity:
-    """Return what is the same for all names of a folder."""
+    """Return the device and inode of a folder, which all of its names share."""
     info = folder.stat()
     return info.st_dev, info.st_ino
 

@@ -43,7 +43,7 @@ _logger = logging.getLogger("remembering")
 
 
 class Answering(Protocol):
-    """What is needed of a model."""
+    """The protocol of a model that can be evaluated."""
 
     @property
     def backbone(self) -> Backbone: ...

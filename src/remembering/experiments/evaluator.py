@@ -36,8 +36,8 @@ FALSE_ALARM_RATE = 0.05
 class Evaluator:
     """Scores a learner after each task of a stream.
 
-    Baselines are scored on single images. Of a Remembering Transformer, routing and novelty are
-    scored as well. What the router and each adapter read of a test image is computed once and
+    Baselines are scored on single images. For a Remembering Transformer, routing and novelty are
+    scored as well. Router features and adapter outputs of a test image are computed once and
     reused until the adapter changes, so the scores are those of `predict` at a lower cost.
 
     Args:

@@ -39,7 +39,7 @@ class Context:
 
     @property
     def published_settings(self) -> Settings:
-        """The paper's configuration, whose budget baselines share that train on every task."""
+        """The paper's configuration; baselines that train on every task share its budget."""
         return self.experiment.published_settings(len(self.stream.tasks))
 
     @property

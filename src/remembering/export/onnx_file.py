@@ -53,7 +53,7 @@ def export_onnx(
     overwrite: bool = False,
     model_id: str = "",
 ) -> Exported:
-    """Write a model as an ONNX file that onnxruntime answers images with.
+    """Write a model as an ONNX file that runs in onnxruntime.
 
     Args:
         state: What was learned.
@@ -118,7 +118,7 @@ def _metadata(state: ModelState, backbone: Backbone, model_id: str) -> dict[str,
                 "input": "uint8, RGB, (batch, channels, height, width)",
             }
         ),
-        # Of a folder the name only: where it is concerns nobody else.
+        # Only the name of a folder: its location on this machine is private.
         "backbone": Path(backbone.name).name if Path(backbone.name).is_dir() else backbone.name,
         "model_id": model_id,
         "library": "remembering",

@@ -65,7 +65,7 @@ def held_out(state: ModelState) -> HeldOut | None:
     """Count correct answers to the held-out training images of all tasks.
 
     Returns:
-        None if no honest figure can be computed: with heads nothing is held out, and a logit
+        None if no unbiased figure can be computed: with heads nothing is held out, and a logit
         correction (`classifier.replay`) is fitted to the held-out images themselves.
     """
     classifiers = state.classifiers.values()

@@ -1,4 +1,4 @@
-"""Task-free streams: labelled images arrive, and nobody marks where a task begins.
+"""Task-free streams: labelled images arrive without task boundaries.
 
 Images that resemble learned tasks are recognised. New ones are collected in pending tasks; a
 pending task is learned once the stream has moved on.

@@ -1,4 +1,4 @@
-"""Rename tasks and classes. Labels are names only: no answer changes but for the new name."""
+"""Rename tasks and classes. Answers do not change otherwise."""
 
 from __future__ import annotations
 

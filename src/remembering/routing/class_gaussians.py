@@ -1,4 +1,4 @@
-"""What follows from the running sums of a Gaussian router: logits, OOD scores, calibration."""
+"""Values derived from the running sums of a Gaussian router: logits, OOD scores, calibration."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class GaussianRouter(Router):
     Σ = (W + c · dim · diag(W) / N) / (N + c · dim), which vanishes as N grows.
 
     The score of a task is the negative log-likelihood −log p(x | task) up to a constant, at the
-    temperature that fits left-out images.
+    temperature that fits held-out images.
 
     >>> router = GaussianRouter(RouterSettings())
     >>> x, rng = torch.randn(40, 6), torch.Generator()
@@ -329,7 +329,7 @@ class GaussianRouter(Router):
 
     @cached_property
     def gaussians(self) -> ClassGaussians:
-        """What follows from the running sums."""
+        """Class Gaussians, derived from the running sums."""
         return ClassGaussians(
             list(self.experts.values()),
             self._covariance,

@@ -42,7 +42,7 @@ def sha256(data: bytes) -> str:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers, and the disk after a power loss, have the old or the new one.
+    """Write a file atomically and durably: even a power loss leaves the old or the new one.
 
     Missing directories are created.
 

@@ -294,5 +294,5 @@ def _labels(
 
 
 def unusable(path: Path, problem: str) -> StorageError:
-    """Return the error for a file that is as it was saved, but makes no sense."""
+    """Return the error for a file whose hash is correct but whose content is invalid."""
     return StorageError(f"{path} cannot be used: {problem}")

@@ -164,7 +164,7 @@ def _replaceable(
 
 
 def _complete(folder: SafeFolder, manifest: bytes) -> None:
-    """Let the manifest that was replaced be the previous one, if this one has replaced it."""
+    """Make the replaced manifest the previous one, if `manifest` has replaced it."""
     if folder.stat(REPLACED) is not None:
         if folder.read(REPLACED, limit=MAX_BYTES) != manifest:
             folder.rename(REPLACED, PREVIOUS)

@@ -265,13 +265,14 @@ class Settings:
         """Return the training epochs of an adapter for a number of images.
 
         The rule gives 12 epochs, but at least 3,200 image passes, twice as many if orientations are
-        classes of their own, and at most 12,800; it was chosen on training images
-        (docs/routing.md).
+        classes of their own, in at most 40 epochs, and at most 12,800 passes; it was chosen on
+        training images (docs/routing.md).
         """
         if self.epochs is not None:
             return self.epochs
         least = 6400 if rotates else 3200
-        return max(1, round(min(max(12 * images, least), 12800) / images))
+        epochs = min(max(12, least / images), 40, 12800 / images)
+        return max(1, round(epochs))
 
     def resolved(self, depth: int) -> Settings:
         """Return these settings with everything explicit, for a backbone of some depth."""

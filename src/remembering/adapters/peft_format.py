@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ def unpack_peft(files: Mapping[str, bytes], folder: Path, backbone: Backbone) ->
         raise RememberingError(f"the adapter in {folder} is damaged ({error})") from error
     try:
         layers = config.get("layers_to_transform")
-        layers = list(range(backbone.depth)) if layers is None else sorted(layers)
-        first, rank = layers[0], int(config["r"])
+        layers = list(range(backbone.depth)) if layers is None else sorted(map(index, layers))
+        first, rank = layers[0], index(config["r"])
         scale = config.get("lora_alpha", rank) / rank
         unsupported = [key for key in _UNSUPPORTED if config.get(key)]
         unsupported += ["bias"] if config.get("bias", "none") != "none" else []
@@ -114,7 +115,7 @@ def _exactly(tensor: Tensor, *shape: int) -> Tensor:
 def _peft_keys(backbone: Backbone, first_layer: int) -> dict[str, tuple[int, int]]:
     """Map PEFT's name of each adapted projection to its (layer, projection) in `a` and `b`."""
     return {
-        f"base_model.model.{name}": (index - first_layer, p)
-        for index in range(first_layer, backbone.depth)
-        for p, name in enumerate(backbone.family.projections(index))
+        f"base_model.model.{name}": (layer - first_layer, p)
+        for layer in range(first_layer, backbone.depth)
+        for p, name in enumerate(backbone.family.projections(layer))
     }

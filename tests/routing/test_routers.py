@@ -44,7 +44,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=CASES, scope="module")  # routers are immutable
 def router(request: pytest.FixtureRequest) -> Router:
     made = make_router(CASES[request.param])
     for task in range(3):

@@ -264,15 +264,14 @@ class Settings:
     def epochs_for(self, images: int, rotates: bool = False) -> int:
         """Return the training epochs of an adapter for a number of images.
 
-        The rule gives 12 epochs, but at least 3,200 image passes, twice as many if orientations are
-        classes of their own, in at most 40 epochs, and at most 12,800 passes; it was chosen on
-        training images (docs/routing.md).
+        The rule gives 12 epochs, but at least 3,200 and at most 12,800 image passes. If orientations
+        are classes of their own, it gives at least 40 epochs or 6,400 passes, whichever is less. It
+        was chosen on training images (docs/routing.md).
         """
         if self.epochs is not None:
             return self.epochs
-        least = 6400 if rotates else 3200
-        epochs = min(max(12, least / images), 40, 12800 / images)
-        return max(1, round(epochs))
+        least = min(max(40 * images, 3200), 6400) if rotates else 3200
+        return max(1, round(min(max(12 * images, least), 12800) / images))
 
     def resolved(self, depth: int) -> Settings:
         """Return these settings with everything explicit, for a backbone of some depth."""

@@ -107,3 +107,17 @@ def test_classes_that_were_not_learned(
     assert "warning: left out images of classes that were not learned: horse (3)" in captured.err
     assert "3 of other classes left out" in captured.out
     fails(["evaluate", trained / "model", tmp_path / "none"], capsys, "is not a folder")
+
+
+def test_the_page_replaces_nothing_but_a_page(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, photo = trained / "model", tmp_path / "photo.png"
+    before = (model / "manifest.json").read_bytes()
+    photo.write_bytes(b"image")
+    arguments = ["evaluate", str(model), str(trained / "pets"), "--html"]
+    fails([*arguments, str(photo)], capsys, "exists and is no page")
+    fails([*arguments, str(model / "manifest.json")], capsys, "exists and is no page")
+    fails([*arguments, str(model / "page.html")], capsys, "is a model")
+    assert photo.read_bytes() == b"image"
+    assert (model / "manifest.json").read_bytes() == before

@@ -113,3 +113,16 @@ def test_text_that_the_terminal_cannot_encode_is_escaped() -> None:
     assert done.returncode == 1
     assert rb"caf\xe9\xff" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_closed_stream_is_no_error(closed: str) -> None:
+    command = f'exec "{sys.executable}" -m remembering --version {closed}>&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_reported_in_one_line() -> None:
+    command = f'exec "{sys.executable}" -m remembering --help > /dev/full'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")

@@ -67,20 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tolerate_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
-    if arguments[0] == "--version":
-        from remembering import __version__
-
-        print(__version__)
-        return 0
-    name, *rest = arguments
     try:
-        _check_command(name)
-        with log_to_stderr():
-            code: int = importlib.import_module(f"remembering.cli.{name}").main(rest)
-        return code
+        return _run(arguments)
     except RememberingError as error:  # first: some of its subclasses are OSErrors, too
         print_error(str(error))
         return 1
@@ -94,6 +82,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         print_error(f"{where}{error.strerror or error}")
         return 1
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command, or print the usage or version, and return the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage(), flush=True)
+        return 0
+    if arguments[0] == "--version":
+        from remembering import __version__
+
+        print(__version__, flush=True)
+        return 0
+    name, *rest = arguments
+    _check_command(name)
+    with log_to_stderr():
+        code: int = importlib.import_module(f"remembering.cli.{name}").main(rest)
+    return code
 
 
 def _check_command(name: str) -> None:

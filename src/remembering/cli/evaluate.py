@@ -11,6 +11,7 @@ import tyro
 
 from remembering import schema
 from remembering.cli.parsing import Flag, parse
+from remembering.errors import RememberingError
 from remembering.runtime.text import printable
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Evaluate:
 def main(arguments: list[str]) -> int:
     """Run `remember evaluate` and return its exit code."""
     options = parse(Evaluate, arguments, "evaluate")
+    if options.html:
+        _check_page(options.html)
 
     from remembering.data.found_images import load_images
     from remembering.data.images import joined
@@ -93,6 +96,16 @@ def main(arguments: list[str]) -> int:
         if not options.json:
             print(f"written to {printable(options.html)}")
     return 0
+
+
+def _check_page(path: Path) -> None:
+    """Raise if the page would replace something else, such as a file of a model."""
+    from remembering.storage.manifest import is_model
+
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise RememberingError(f"{path} exists and is no page; give --html a name such as page.html")
+    if is_model(path.parent):
+        raise RememberingError(f"{path.parent} is a model; write the page to another folder")
 
 
 def _show(table: Table) -> None:

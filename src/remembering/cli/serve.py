@@ -102,6 +102,7 @@ def run(
     from remembering.storage.layout import in_use
     from remembering.storage.manifest import is_model
 
+    _require_no_file(options.folder)
     settings: dict[str, Any] = {
         name: value for name, value in overrides.items() if value is not None
     }
@@ -126,6 +127,13 @@ def run(
         return RememberingTransformer.from_backbone(backbone or BUNDLED, **settings)
 
     serve(options, on_ready, create, backbone if exists else None)
+
+
+def _require_no_file(folder: Path) -> None:
+    """Raise if the folder of a model, or one that contains it, is a file."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise RememberingError(f"{existing} is a file; give a folder for the model")
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:

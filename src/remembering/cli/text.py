@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 
 from remembering.runtime.text import printable
 
@@ -76,7 +77,12 @@ class _StderrHandler(logging.Handler):
 
 
 def tolerate_any_text() -> None:
-    """Escape characters that the encoding of the terminal lacks, instead of failing."""
+    """Escape characters that the encoding of the terminal lacks, instead of failing.
+
+    Streams that were closed before the command started discard what is printed.
+    """
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 (until the end)
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -264,9 +264,9 @@ class Settings:
     def epochs_for(self, images: int, rotates: bool = False) -> int:
         """Return the training epochs of an adapter for a number of images.
 
-        The rule gives 12 epochs, but at least 3,200 and at most 12,800 image passes. If orientations
-        are classes of their own, it gives at least 40 epochs or 6,400 passes, whichever is less. It
-        was chosen on training images (docs/routing.md).
+        The rule gives 12 epochs, but at least 3,200 and at most 12,800 image passes. If
+        orientations are classes of their own, it gives at least 40 epochs or 6,400 passes,
+        whichever is less. It was chosen on training images (docs/routing.md).
         """
         if self.epochs is not None:
             return self.epochs

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
+import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +20,7 @@ import torch
 from support import FAST, learned, make_task
 
 from remembering.backbones.backbone import Backbone
+from remembering.data.task import Task
 from remembering.model import RememberingTransformer
 
 from .running import classes, finished, learn, png, problem, running, text
@@ -56,6 +62,35 @@ def test_labels_that_are_not_unicode_are_served(backbone: Backbone, tmp_path: Pa
         response = client.post("/v1/predict", json={"images": [text(make_task(0).images[0])]})
         assert response.status_code == 200, response.text
         assert response.json()["predictions"][0]["label"] == "caf\udce9"
+
+
+@pytest.fixture
+def strange(backbone: Backbone, tmp_path: Path) -> Iterator[tuple[httpx.Client, Task]]:
+    """A server for two tasks that share an adapter, and the one whose name is not UTF-8."""
+    model = RememberingTransformer.from_backbone(backbone, **FAST, capacity=1, memory=4)
+    first, second = make_task(0, ("a", "b")), make_task(1, ("c", "d"))
+    task = Task("t0\udcff", first.images, first.labels)
+    model.learn(task)
+    model.learn(Task("t1", second.images, second.labels))
+    model.save(tmp_path / "model")
+    with running(tmp_path / "model") as client:
+        yield client, task
+
+
+def test_jobs_name_tasks_that_are_not_unicode(strange: tuple[httpx.Client, Task]) -> None:
+    client, task = strange
+    body = {"images": [text(i) for i in task.images], "labels": list(task.labels)}
+    job = finished(client, client.post("/v1/observe", json=body).json()["job"]["id"])
+    assert task.name in job["result"]["recognised"]
+    assert client.get("/v1/jobs").json() == {"jobs": [job]}
+
+
+def test_forgetting_names_tasks_that_are_not_unicode(strange: tuple[httpx.Client, Task]) -> None:
+    client, task = strange
+    response = client.delete("/v1/tasks/t1")
+    assert response.status_code == 200, response.text
+    forgotten = response.json()["forgotten"]
+    assert (forgotten["name"], forgotten["shared_with"]) == ("t1", [task.name])
 
 
 def test_a_form_answers_as_json_does(shared: httpx.Client) -> None:
@@ -242,6 +277,60 @@ def test_the_downloaded_model_can_be_loaded(shared: httpx.Client, tmp_path: Path
     zipfile.ZipFile(io.BytesIO(response.content)).extractall(tmp_path)
     loaded = RememberingTransformer.load(tmp_path / "model")
     assert [task.name for task in loaded.tasks] == ["task 0", "task 1"]
+
+
+def test_a_model_whose_folder_is_not_unicode_can_be_downloaded(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "caf\udce9"
+    try:
+        shutil.copytree(trained, folder)
+    except OSError:
+        pytest.skip("the file system accepts names in UTF-8 only")
+    with running(folder) as client:
+        response = client.get("/v1/model/download")
+    assert response.status_code == 200, response.text
+    assert "caf%5Cxe9.zip" in response.headers["content-disposition"]
+    names = zipfile.ZipFile(io.BytesIO(response.content)).namelist()
+    assert {name.partition("/")[0] for name in names} == {"caf\\xe9"}
+
+
+@contextmanager
+def no_file_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check that the temporary files of a request are removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    deadline = time.monotonic() + 5  # the server removes them after the client has the answer
+    while [*folder.iterdir()] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("range_", "status"),
+    [(None, 200), ("bytes=0-9", 206), ("bytes=foo", 400), ("bytes=999999999-", 416)],
+)
+def test_a_download_leaves_no_file(
+    shared: httpx.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    range_: str | None,
+    status: int,
+) -> None:
+    headers = {"Range": range_} if range_ else {}
+    with no_file_left(tmp_path, monkeypatch):
+        assert shared.get("/v1/model/download", headers=headers).status_code == status
+
+
+def test_a_failed_archive_leaves_no_file(
+    shared: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", fail)
+    with no_file_left(tmp_path, monkeypatch):
+        problem(shared.get("/v1/model/download"), 500)
 
 
 def test_built_in_images_can_be_predicted(shared: httpx.Client) -> None:

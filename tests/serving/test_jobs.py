@@ -62,18 +62,19 @@ def test_damaged_and_unacknowledged_files_are_ignored(tmp_path: Path) -> None:
     store.restore()
     job = store.add("learn", "pets", BATCH)
     record = json.loads((tmp_path / f"{job.id}.json").read_bytes())
-    for name, content in (
-        ("cut", b"{"),
-        ("list", b"[]"),
-        ("kind", json.dumps({**record, "id": "kind", "kind": "x"}).encode()),
-        ("copy", json.dumps(record).encode()),
+    unknown_kind = {**record, "id": "c" * 16, "kind": "x"}
+    for digit, content in (
+        ("a", b"{"),
+        ("b", b"[]"),
+        ("c", json.dumps(unknown_kind).encode()),
+        ("d", json.dumps(record).encode()),
     ):
-        (tmp_path / f"{name}.json").write_bytes(content)
-    (tmp_path / "0123.images").write_bytes(b"never acknowledged")
+        (tmp_path / f"{digit * 16}.json").write_bytes(content)
+    (tmp_path / "0123456789abcdef.images").write_bytes(b"never acknowledged")
     again = JobStore(tmp_path, Limits())
     again.restore()
     assert [found.id for found in again.all()] == [job.id]
-    assert not (tmp_path / "0123.images").exists()
+    assert not (tmp_path / "0123456789abcdef.images").exists()
 
 
 def test_too_many_jobs_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from support import learned
 
+from remembering.backbones.backbone import Backbone
 from remembering.model import RememberingTransformer
 from remembering.serving import prediction_process
 from remembering.serving.batching import answer
@@ -105,6 +107,22 @@ def test_its_answers_those_of_a_new_version_and_its_end(
     process.close()
     child.join(SECONDS)
     assert child.exitcode == 0
+
+
+def test_another_model_with_as_many_saves_replaces_the_one_before(
+    folder: ModelFolder, process: PredictionProcess, here: list[int], backbone: Backbone
+) -> None:
+    served, queries = folder.load(), some_queries(3)
+    started(process, served, here)
+    shutil.rmtree(folder.path)
+    learned(backbone, 1, seed=1).save(folder.path)
+    other = folder.load()
+    assert other.version == served.version
+    assert other.identity != served.identity
+    started(process, other, here)
+    done = len(here)
+    assert process.answer(other, queries) == answer(other, queries)
+    assert len(here) == done
 
 
 def test_queries_are_answered_after_it_was_killed(

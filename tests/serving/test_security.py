@@ -113,6 +113,7 @@ def test_other_origins_are_refused(shared: httpx.Client) -> None:
     for headers in (
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": f"http://localhost:{(shared.base_url.port or 0) + 1}"},
         {"Sec-Fetch-Site": "cross-site"},
     ):
@@ -244,6 +245,18 @@ def test_malformed_forms_are_refused(shared: httpx.Client) -> None:
         assert response.status_code == 422, response.text
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     assert shared.post("/v1/predict", content=b"--y\r\n", headers=headers).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode"])
+def test_forms_that_cannot_be_decoded_are_refused(shared: httpx.Client, charset: str) -> None:
+    headers = {
+        "Content-Type": f"multipart/form-data; boundary=x; charset={charset}",
+        "X-Remembering": "1",
+    }
+    for path, field in (("/v1/predict", "top_k"), ("/v1/learn", "name")):
+        part = f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n\\x..a\r\n--x--\r\n'
+        response = shared.post(path, content=part.encode(), headers=headers)
+        assert "charset" in problem(response, 400)
 
 
 @pytest.mark.parametrize(

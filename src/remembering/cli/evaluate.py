@@ -103,7 +103,7 @@ def _check_page(path: Path) -> None:
     from remembering.storage.manifest import is_model
 
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise RememberingError(f"{path} exists and is no page; give --html a name such as page.html")
+        raise RememberingError(f"{path} exists and is no page; give a name such as page.html")
     if is_model(path.parent):
         raise RememberingError(f"{path.parent} is a model; write the page to another folder")
 

@@ -102,7 +102,7 @@ def run(
     from remembering.storage.layout import in_use
     from remembering.storage.manifest import is_model
 
-    _require_no_file(options.folder)
+    _require_folder(options.folder)
     settings: dict[str, Any] = {
         name: value for name, value in overrides.items() if value is not None
     }
@@ -129,8 +129,14 @@ def run(
     serve(options, on_ready, create, backbone if exists else None)
 
 
-def _require_no_file(folder: Path) -> None:
-    """Raise if the folder of a model, or one that contains it, is a file."""
+def _require_folder(folder: Path) -> None:
+    """Raise if the folder of a model, or one that contains it, is a file or a loop of links."""
+    try:
+        folder.resolve()
+    except RuntimeError as error:
+        raise RememberingError(
+            f"{folder} is a link to itself; give a folder for the model"
+        ) from error
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise RememberingError(f"{existing} is a file; give a folder for the model")

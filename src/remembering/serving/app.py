@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, FastAPI, Query, Request
-from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
+from remembering.runtime.text import printable
 from remembering.serving import metrics, problems, schemas
 from remembering.serving.documentation import STYLE, render
 from remembering.serving.inputs import (
@@ -118,6 +119,25 @@ class _AsciiResponse(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
+class _TemporaryFileResponse(FileResponse):
+    """A file that is removed afterwards, even if it is not sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # a background task would not run after a request for a wrong range
+            Path(self.path).unlink(missing_ok=True)
+
+
+@contextmanager
+def _refuse_undecodable() -> Iterator[None]:
+    """Refuse forms whose text cannot be decoded with the charset that they name."""
+    try:
+        yield
+    except UnicodeError as error:
+        raise ProblemError(400, "the form is not in its charset; send UTF-8") from error
+
+
 def _predictions(service: Service) -> APIRouter:
     router = APIRouter(tags=["predictions"])
     reader = Reader(service.options.limits)
@@ -130,7 +150,8 @@ def _predictions(service: Service) -> APIRouter:
         openapi_extra=schemas.PREDICT_BODY,
     )
     async def predict(request: Request) -> Response:
-        query = await reader.query(request)
+        with _refuse_undecodable():
+            query = await reader.query(request)
         return _AsciiResponse(await asyncio.wrap_future(service.predict(query)))
 
     @router.get(
@@ -179,13 +200,8 @@ def _predictions(service: Service) -> APIRouter:
     @router.get("/v1/model/download", summary="The model as a zip file", response_class=Response)
     async def download() -> Response:
         path = await anyio.to_thread.run_sync(service.archive)
-        name = service.options.folder.absolute().name
-        return FileResponse(
-            path,
-            media_type="application/zip",
-            filename=f"{name}.zip",
-            background=BackgroundTask(path.unlink),
-        )
+        name = printable(service.options.folder.resolve().name)
+        return _TemporaryFileResponse(path, media_type="application/zip", filename=f"{name}.zip")
 
     return router
 
@@ -201,7 +217,7 @@ def _learning(service: Service) -> APIRouter:
 
     def accepted(job: Any) -> Response:
         headers = {"Location": f"/v1/jobs/{job.id}"}
-        return JSONResponse({"job": job.public()}, 202, headers)
+        return _AsciiResponse({"job": job.public()}, 202, headers)
 
     @router.post(
         "/v1/learn",
@@ -213,7 +229,8 @@ def _learning(service: Service) -> APIRouter:
     async def learn(request: Request) -> Response:
         service.learner.check_writer()
         service.jobs.check_free()  # before the body is read
-        name, batch = await reader.task(request)
+        with _refuse_undecodable():
+            name, batch = await reader.task(request)
         return accepted(await anyio.to_thread.run_sync(service.learn, name, batch))
 
     @router.post(
@@ -251,18 +268,18 @@ def _learning(service: Service) -> APIRouter:
     async def flush(body: FlushBody) -> Response:
         return accepted(await anyio.to_thread.run_sync(service.flush, body.discard))
 
-    @router.get("/v1/jobs", summary="All jobs, oldest first")
-    async def jobs() -> schemas.Jobs:
-        return schemas.Jobs.model_validate({"jobs": [job.public() for job in service.jobs.all()]})
+    @router.get("/v1/jobs", summary="All jobs, oldest first", response_model=schemas.Jobs)
+    async def jobs() -> Response:
+        return _AsciiResponse({"jobs": [job.public() for job in service.jobs.all()]})
 
-    @router.get("/v1/jobs/{job_id}", summary="Progress of a job")
-    async def job(job_id: str) -> schemas.Job:
-        return schemas.Job.model_validate(service.jobs.get(job_id).public())
+    @router.get("/v1/jobs/{job_id}", summary="Progress of a job", response_model=schemas.Job)
+    async def job(job_id: str) -> Response:
+        return _AsciiResponse(service.jobs.get(job_id).public())
 
-    @router.delete("/v1/jobs/{job_id}", summary="Cancel a job")
-    async def cancel(job_id: str) -> schemas.Job:
+    @router.delete("/v1/jobs/{job_id}", summary="Cancel a job", response_model=schemas.Job)
+    async def cancel(job_id: str) -> Response:
         job = await anyio.to_thread.run_sync(service.jobs.cancel, job_id)
-        return schemas.Job.model_validate(job.public())
+        return _AsciiResponse(job.public())
 
     return router
 
@@ -271,17 +288,17 @@ def _edits(service: Service) -> APIRouter:
     router = APIRouter(tags=["changes"])
     limits = service.options.limits
 
-    @router.delete("/v1/tasks/{name:path}", summary="Forget a task")
-    async def forget(name: str) -> schemas.Forgotten:
+    @router.delete(
+        "/v1/tasks/{name:path}", summary="Forget a task", response_model=schemas.Forgotten
+    )
+    async def forget(name: str) -> Response:
         version, forgotten = await asyncio.wrap_future(service.forget(name))
-        return schemas.Forgotten(
-            version=version,
-            forgotten=schemas.ForgottenTask(
-                name=forgotten.task.name,
-                shared_with=list(forgotten.shared_with),
-                replay_images=forgotten.replay_images,
-            ),
-        )
+        summary = {
+            "name": forgotten.task.name,
+            "shared_with": forgotten.shared_with,
+            "replay_images": forgotten.replay_images,
+        }
+        return _AsciiResponse({"version": version, "forgotten": summary})
 
     @router.post("/v1/tasks/{name:path}/rename", summary="Rename a task")
     async def rename_task(name: str, body: RenameTaskBody) -> schemas.Version:

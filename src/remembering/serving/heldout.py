@@ -16,10 +16,15 @@ from remembering import schema
 from remembering.data.task import Label
 from remembering.errors import RememberingError
 from remembering.inference.predict import predict
-from remembering.runtime.files import write_atomic
 from remembering.runtime.progress import Progress
 from remembering.serving.inputs import EncodedImages, LabelledBytes
-from remembering.serving.jobs import decode_images, encode_images
+from remembering.serving.jobs import (
+    MAX_RECORD,
+    MAX_STORED_IMAGES,
+    decode_images,
+    encode_images,
+    plain_folder,
+)
 from remembering.serving.served import Served
 from remembering.state import TaskRecord
 
@@ -31,6 +36,7 @@ MEASURED_IMAGES = 1000
 """Held-out images of all tasks that are predicted after a change."""
 MAX_POINTS = 200
 """Versions whose accuracy is kept."""
+_RECORD = "accuracy.json"
 
 
 @dataclass(frozen=True)
@@ -90,18 +96,21 @@ class HeldOut:
 
     Args:
         folder: Where they are stored.
+
+    Raises:
+        StorageError: If the folder, or the workspace that contains it, is not a plain directory.
     """
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self._folder = plain_folder(folder)
         self._tasks: Mapping[str, HeldOutTask] = {}
 
     def restore(self) -> None:
         """Read what an earlier server measured; damaged records are ignored."""
         try:
-            content = json.loads(self._record.read_bytes())
-            self._tasks = schema.read(_Record, content, str(self._record)).tasks
-        except (OSError, ValueError, RememberingError):
+            content = json.loads(self._folder.read(_RECORD, limit=MAX_RECORD))
+            self._tasks = schema.read(_Record, content, str(self._folder.path / _RECORD)).tasks
+        except (OSError, ValueError, RecursionError, RememberingError):
             self._tasks = {}
 
     def add(self, record: TaskRecord, batch: LabelledBytes) -> None:
@@ -144,11 +153,11 @@ class HeldOut:
             points = (*(p for p in task.points if p.version < served.version), point)
             tasks[self._key(record)] = HeldOutTask(task.images, task.targets, points[-MAX_POINTS:])
         self._tasks = tasks
-        write_atomic(self._record, json.dumps(_Record(tasks), default=vars).encode())
+        self._save(_RECORD, json.dumps(_Record(tasks), default=vars).encode())
 
-    @property
-    def _record(self) -> Path:
-        return self._folder / "accuracy.json"
+    def _save(self, name: str, data: bytes) -> None:
+        self._folder.create()
+        self._folder.write(name, data)
 
     def _keep(
         self, key: str, record: TaskRecord, batch: LabelledBytes, points: tuple[Point, ...]
@@ -159,7 +168,7 @@ class HeldOut:
         stride = -(-len(batch.images) // MAX_IMAGES)
         batch = chosen(batch, range(0, len(batch.images), stride))
         targets = tuple(record.classes.index(label) for label in batch.labels)
-        write_atomic(self._folder / f"{key}.images", encode_images(batch.images))
+        self._save(f"{key}.images", encode_images(batch.images))
         self._tasks = {**self._tasks, key: HeldOutTask(record.images, targets, points)}
 
     def _key(self, record: TaskRecord) -> str:
@@ -169,6 +178,7 @@ class HeldOut:
     def _read(self, record: TaskRecord) -> tuple[bytes, ...]:
         """Return the held-out images of a task; none if they are missing or damaged."""
         try:
-            return decode_images((self._folder / f"{self._key(record)}.images").read_bytes())
+            name = f"{self._key(record)}.images"
+            return decode_images(self._folder.read(name, limit=MAX_STORED_IMAGES))
         except (OSError, ValueError):
             return ()

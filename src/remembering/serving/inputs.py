@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from remembering.serving.options import Limits
 from remembering.serving.problems import ProblemError, validation_detail
 
 CLASS_FIELD = "class:"
-_INLINE_BYTES = 64 * 1024  # decoding more than this would delay other requests
+_INLINE_BYTES, _INLINE_PIXELS = 64 * 1024, 1_000_000  # more would delay other requests
 _DECODERS = 2  # large requests that are decoded at the same time
 B = TypeVar("B", bound="Body")
 T = TypeVar("T")
@@ -130,7 +131,7 @@ class Reader:
         limits = self.limits
         if not _is_form(request):
             body = await request.body()
-            return await self._run(len(body), partial(_query, body, limits))
+            return await self._decoded(len(body), partial(_query, body))
         known = {"images", "top_k", "false_alarm_rate", "groups"}
         async with request.form(max_files=limits.images, max_fields=limits.images + 8) as form:
             _check_fields(form, known)
@@ -143,7 +144,7 @@ class Reader:
             }
         options = _validate(PredictBody, values)
         size = sum(map(len, images))
-        decoded = await self._run(size, partial(_decode_all, images, limits))
+        decoded = await self._decoded(size, partial(_decode_all, images))
         return _checked_query(options, decoded)
 
     async def task(self, request: Request) -> tuple[str, LabelledBytes]:
@@ -151,7 +152,7 @@ class Reader:
         limits = self.limits
         if not _is_form(request):
             body = await request.body()
-            return await self._run(len(body), partial(_task, body, limits))
+            return await self._in_thread(partial(_task, body, limits))
         async with request.form(max_files=limits.task_images, max_fields=8) as form:
             fields = dict.fromkeys(key for key, _ in form.multi_items() if key != "name")
             _check_fields(form, {"name", *(key for key in fields if key.startswith(CLASS_FIELD))})
@@ -161,22 +162,34 @@ class Reader:
             }
         if not isinstance(name, str):
             raise ProblemError(422, "the name of the task was sent as a file")
-        size = sum(len(image) for images in classes.values() for image in images)
-        return await self._run(size, partial(_checked_task, name, classes, limits))
+        return await self._in_thread(partial(_checked_task, name, classes, limits))
 
     async def addition(self, request: Request) -> LabelledBytes:
         """Read the body of `POST /v1/tasks/{name}/classes`."""
         body = await request.body()
-        return await self._run(len(body), partial(_addition, body, self.limits))
+        return await self._in_thread(partial(_addition, body, self.limits))
 
     async def observation(self, request: Request) -> LabelledBytes:
         """Read the body of `POST /v1/observe`."""
         body = await request.body()
-        return await self._run(len(body), partial(_observation, body, self.limits))
+        return await self._in_thread(partial(_observation, body, self.limits))
 
-    async def _run(self, size: int, function: Callable[[], T]) -> T:
+    async def _decoded(self, size: int, function: Callable[[Limits], T]) -> T:
+        """Decode the images of a prediction: a few small ones at once, others in a thread.
+
+        A few bytes may encode many pixels, which would hold up all other requests.
+        """
         if size <= _INLINE_BYTES:
-            return function()
+            small = replace(
+                self.limits,
+                image_pixels=min(self.limits.image_pixels, _INLINE_PIXELS),
+                request_pixels=min(self.limits.request_pixels, _INLINE_PIXELS),
+            )
+            with contextlib.suppress(ProblemError):  # the thread reports what is wrong
+                return function(small)
+        return await self._in_thread(partial(function, self.limits))
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(function, limiter=self._slots)
 
 
@@ -282,21 +295,30 @@ def _observation(body: bytes, limits: Limits) -> LabelledBytes:
 
 def _check_images(task: LabelledBytes, limits: Limits) -> None:
     """Decode every image once, so that no job fails because of an image."""
+    pixels = 0
     for i, image in enumerate(task.images):
-        _decode(image, f"image {i} of class '{task.labels[i]}'", limits)
+        decoded = _decode(image, f"image {i} of class '{task.labels[i]}'", limits)
+        pixels += _pixels(decoded)
+        _check_pixels(pixels, limits.task_pixels)
 
 
 def _decode_all(images: Sequence[bytes], limits: Limits) -> list[Tensor]:
     pixels, decoded = 0, []
     for i, image in enumerate(images):
         tensor = _decode(image, f"image {i}", limits)
-        pixels += tensor.shape[-1] * tensor.shape[-2]
-        if pixels > limits.request_pixels:
-            raise ProblemError(
-                413, f"the images have more than {limits.request_pixels:,} pixels; send fewer"
-            )
+        pixels += _pixels(tensor)
+        _check_pixels(pixels, limits.request_pixels)
         decoded.append(tensor)
     return decoded
+
+
+def _pixels(image: Tensor) -> int:
+    return image.shape[-1] * image.shape[-2]
+
+
+def _check_pixels(pixels: int, limit: int) -> None:
+    if pixels > limit:
+        raise ProblemError(413, f"the images have more than {limit:,} pixels; send fewer")
 
 
 def _decode(image: bytes, where: str, limits: Limits) -> Tensor:

@@ -11,7 +11,10 @@ is not finished is run again when a server starts.
 from __future__ import annotations
 
 import json
+import logging
+import re
 import secrets
+import stat
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
@@ -24,16 +27,23 @@ from safetensors.torch import load, save
 
 from remembering import schema
 from remembering.data.task import Label
-from remembering.errors import RememberingError
+from remembering.errors import RememberingError, StorageError
 from remembering.learning.checkpoint import Checkpoint
-from remembering.runtime.files import remove_unfinished, write_atomic
+from remembering.runtime.files import SafeFolder, problem_of
+from remembering.runtime.text import printable
 from remembering.serving.inputs import LabelledBytes
 from remembering.serving.options import Limits
 from remembering.serving.problems import ProblemError, busy
 
 Kind = Literal["learn", "add", "observe", "flush"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
-_MAX_RECORD = 10 * 1024**2
+MAX_RECORD = 64 * 1024**2
+"""Bytes of a JSON file that are read."""
+MAX_STORED_IMAGES = 2 * 1024**3
+"""Bytes of a file of encoded images that are read, if requests cannot be larger."""
+_NAME = re.compile(r"([0-9a-f]{16})\.(json|images)")
+
+logger = logging.getLogger("remembering.serving")
 
 
 @dataclass(frozen=True)
@@ -89,33 +99,28 @@ class JobStore:
     Args:
         folder: Where jobs are stored.
         limits: How many jobs may wait, and how many finished ones are kept.
+
+    Raises:
+        StorageError: If the folder, or the workspace that contains it, is not a plain directory.
     """
 
     def __init__(self, folder: Path, limits: Limits):
-        self._folder, self._limits = folder, limits
+        self._folder, self._limits = plain_folder(folder), limits
         self._jobs: dict[str, Job] = {}
         self._lock = threading.RLock()
 
     def restore(self) -> None:
         """Read the jobs that an earlier server left behind; those that it did not finish wait."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(self._folder)
-        jobs = []
-        for path in self._folder.glob("*.json"):
-            try:
-                if path.stat().st_size > _MAX_RECORD:
-                    raise RememberingError(f"{path} is too large")
-                job = schema.read(Job, json.loads(path.read_bytes()), str(path))
-            except (OSError, ValueError, RememberingError):
-                continue  # written by nobody who was told that it exists
-            if path.stem == job.id:
-                jobs.append(job)
+        self._folder.create()
+        self._folder.remove_unfinished()
+        names = [found for name in self._folder.entries() if (found := _NAME.fullmatch(name))]
+        recorded = {found[1] for found in names if found[2] == "json"}
+        jobs = [job for job in map(self._stored, sorted(recorded)) if job is not None]
         with self._lock:
             self._jobs = {job.id: job for job in sorted(jobs, key=lambda job: job.number)}
-        known = {*self._jobs}
-        for path in self._folder.glob("*.images"):
-            if path.stem not in known:  # its record was not written: it was never acknowledged
-                path.unlink()
+        for found in names:
+            if found[1] not in recorded:  # its record was not written: it was never acknowledged
+                self._folder.remove(found[0])
 
     def add(
         self,
@@ -135,7 +140,7 @@ class JobStore:
             labels = batch.labels if batch else ()
             job = Job(secrets.token_hex(8), number, kind, task=task, labels=labels, discard=discard)
             if batch:
-                write_atomic(self._images(job), encode_images(batch.images))
+                self._save(_images(job), encode_images(batch.images))
             self._write(job)
             self._jobs[job.id] = job
             return job
@@ -214,9 +219,9 @@ class JobStore:
 
     def images(self, job: Job) -> LabelledBytes:
         """Return the stored images of a job."""
-        path = self._images(job)
+        limit = max(MAX_STORED_IMAGES, 2 * self._limits.body_bytes)
         try:
-            images = decode_images(path.read_bytes())
+            images = decode_images(self._folder.read(_images(job), limit=limit))
         except (OSError, ValueError) as error:
             raise RememberingError(f"the images of job {job.id} cannot be read: {error}") from error
         if len(images) != len(job.labels):
@@ -225,30 +230,73 @@ class JobStore:
 
     def has_images(self, job: Job) -> bool:
         """Return whether the images of a job are stored."""
-        return self._images(job).is_file()
+        info = self._folder.stat(_images(job))
+        return info is not None and stat.S_ISREG(info.st_mode)
 
     def drop_images(self, job: Job) -> None:
         """Remove the stored images of a job."""
-        self._images(job).unlink(missing_ok=True)
+        self._folder.remove(_images(job))
 
     def checkpoint(self, job: Job) -> Checkpoint:
         """Return where the training of a job saves its progress."""
-        return Checkpoint(self._folder / f"progress-{job.id}.safetensors")
+        return Checkpoint(self._folder.path / f"progress-{job.id}.safetensors")
 
-    def _images(self, job: Job) -> Path:
-        return self._folder / f"{job.id}.images"
+    def _stored(self, job_id: str) -> Job | None:
+        """Return the job of a record; None if nobody was told that it exists, or it is damaged."""
+        name = f"{job_id}.json"
+        try:
+            content = json.loads(self._folder.read(name, limit=MAX_RECORD))
+            job = schema.read(Job, content, str(self._folder.path / name))
+        except (OSError, ValueError, RecursionError, RememberingError) as error:
+            logger.warning("the record of job %s is ignored: %s", job_id, printable(error))
+            return None
+        return job if job.id == job_id else None
 
     def _write(self, job: Job) -> None:
         stored = {f.name: getattr(job, f.name) for f in fields(job)}
         if stored["status"] == "running":  # a server that starts later runs it again
             stored["status"] = "queued"
-        write_atomic(self._folder / f"{job.id}.json", json.dumps(stored).encode())
+        self._save(f"{job.id}.json", json.dumps(stored).encode())
+
+    def _save(self, name: str, data: bytes) -> None:
+        self._folder.create()
+        self._folder.write(name, data)
 
     def _forget_old(self) -> None:
         finished = [job for job in self._jobs.values() if job.finished and not self.has_images(job)]
         for job in finished[: -self._limits.finished_jobs]:
             del self._jobs[job.id]
-            (self._folder / f"{job.id}.json").unlink(missing_ok=True)
+            self._folder.remove(f"{job.id}.json")
+
+
+def plain_folder(folder: Path) -> SafeFolder:
+    """Return access to a folder of the workspace.
+
+    The workspace is found by its name and may come from an archive together with the model. Unlike
+    the folder of the model, which the user names, it may therefore not be a link.
+
+    Raises:
+        StorageError: If the folder, or the workspace that contains it, is not a plain directory.
+    """
+    for path in (folder.parent, folder):
+        try:
+            problem = problem_of(path.lstat(), directory=True)
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be read ({error.strerror}); choose another folder for the model"
+            ) from error
+        if problem:
+            raise StorageError(
+                f"{path} {problem}; remove it, or replace it by a plain directory, because jobs "
+                "and held-out images are stored there"
+            )
+    return SafeFolder(folder)
+
+
+def _images(job: Job) -> str:
+    return f"{job.id}.images"
 
 
 def encode_images(images: tuple[bytes, ...]) -> bytes:
@@ -271,4 +319,6 @@ def decode_images(data: bytes) -> tuple[bytes, ...]:
         tensors = load(data)
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+    if any(tensor.dtype != torch.uint8 for tensor in tensors.values()):
+        raise ValueError("not a file of encoded images")
     return tuple(tensors[name].numpy().tobytes() for name in sorted(tensors))

@@ -212,7 +212,7 @@ class Learner:
         stamp = self.folder.stamp()
         if stamp is None or stamp == self._stamp:
             return
-        if self.folder.version() != self._served.version:
+        if self.folder.identity() != self._served.identity:
             self._served = self.folder.load()
             self._previous = None
             self._observe_again()
@@ -241,7 +241,7 @@ class Learner:
         model.save(self.folder.path)
         self._stamp = self.folder.stamp()
         self._previous = before.state
-        self._served = Served(self.folder.version(), model)
+        self._served = self.folder.served(model)
 
     def _run_job(self, job: Job) -> None:
         job = self.jobs.get(job.id)

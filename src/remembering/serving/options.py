@@ -22,6 +22,7 @@ class Limits:
         image_pixels: Pixels of one image.
         request_pixels: Pixels of all images of a prediction.
         images: Images of a prediction.
+        task_pixels: Pixels of all images of a request to learn, add or observe.
         task_images: Images of a task, and observed images that wait to be learned.
         classes: Classes of a task.
         text_length: Characters of a label or name.
@@ -41,6 +42,7 @@ class Limits:
     image_pixels: int = 50_000_000
     request_pixels: int = 100_000_000
     images: int = 64
+    task_pixels: int = 1_000_000_000
     task_images: int = 5_000
     classes: int = 500
     text_length: int = 200
@@ -81,6 +83,10 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise RememberingError(f"port {self.port} is not between 0 and 65535")
+        if not 0 < self.poll_seconds < 86_400:
+            raise RememberingError(
+                f"poll_seconds = {self.poll_seconds} must be above 0 and below a day (86,400)"
+            )
         if self.token is not None and (
             len(self.token) < MIN_TOKEN_LENGTH
             or not self.token.isascii()

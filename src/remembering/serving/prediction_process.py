@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from remembering.serving.batching import answer, freeze_garbage_collection
 from remembering.serving.inputs import Query
-from remembering.serving.served import ModelFolder, Served, new_model
+from remembering.serving.served import Identity, ModelFolder, Served, new_model
 
 logger = logging.getLogger("remembering.serving")
 MIN_QUERIES = 8
@@ -38,7 +38,8 @@ class PredictionProcess:
     def __init__(self, folder: ModelFolder):
         self._folder = folder
         self._connection: Connection | None = None
-        self._version = self._requested = -1
+        self._loaded: Identity = "", -1
+        self._is_loading = False
         self._is_off = (os.cpu_count() or 1) < 2
 
     def answer(self, served: Served, queries: list[Query]) -> list[dict[str, Any]]:
@@ -47,10 +48,10 @@ class PredictionProcess:
             return answer(served, queries)
         if self._connection is None:
             if len(queries) >= MIN_QUERIES:
-                self._start(served.version)
+                self._start()
             return answer(served, queries)
         try:
-            answers = self._ask(self._connection, served.version, queries)
+            answers = self._ask(self._connection, served.identity, queries)
         except (OSError, EOFError) as error:
             logger.warning("the process of predictions ended (%r); this one goes on alone", error)
             self.close()
@@ -64,29 +65,34 @@ class PredictionProcess:
             self._connection.close()
             self._connection = None
 
-    def _start(self, version: int) -> None:
+    def _start(self) -> None:
         # Not forked: the locks of other threads would stay locked.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         arguments = (theirs, str(self._folder.path), self._folder.backbone)
         context.Process(target=_run, args=arguments, name="predictions", daemon=True).start()
         theirs.close()
-        self._requested = version
+        self._is_loading = True
 
     def _ask(
-        self, connection: Connection, version: int, queries: Sequence[Query]
+        self, connection: Connection, identity: Identity, queries: Sequence[Query]
     ) -> list[dict[str, Any]] | None:
         """Return the answers of the process, or None if it cannot answer now."""
-        if self._version < self._requested and connection.poll():
-            self._version = self._requested = connection.recv()
-        if self._version < version and self._requested < version:
+        if self._is_loading and connection.poll():
+            self._loaded, self._is_loading = connection.recv(), False
+        if not self._is_loading and self._is_behind(identity):
             connection.send(None)
-            self._requested = version
-        if self._version != version or self._requested != version:
+            self._is_loading = True
+        if self._is_loading or self._loaded != identity:
             return None
         connection.send([_message(query) for query in queries])
         answers: list[dict[str, Any]] | None = connection.recv()
         return answers
+
+    def _is_behind(self, identity: Identity) -> bool:
+        """Whether the process has an older state or another model; it may also be ahead."""
+        (model_id, version), (loaded_id, loaded) = identity, self._loaded
+        return model_id != loaded_id or version > loaded
 
 
 def _message(query: Query) -> _Message:
@@ -107,12 +113,12 @@ def _run(connection: Connection, path: str, backbone: str | None) -> None:
     served = folder.load()
     freeze_garbage_collection()
     try:
-        connection.send(served.version)
+        connection.send(served.identity)
         while True:
             messages: list[_Message] | None = connection.recv()
             if messages is None:
                 served = folder.load(served.model.backbone)
-                connection.send(served.version)
+                connection.send(served.identity)
                 continue
             try:
                 connection.send(answer(served, [_query(message) for message in messages]))

@@ -61,4 +61,4 @@ class JobProgress(Progress):
 
 def expected_images(state: ModelState, images: int) -> int:
     """Return how many images learning a task of so many images passes through, in all epochs."""
-    return (3 + state.settings.epochs_for(images)) * images
+    return (3 + state.settings.epochs_for(images)) * images if images else 0

@@ -174,7 +174,7 @@ def _check_origin(headers: Headers) -> None:
     """Refuse requests that another web page makes a browser send."""
     origin = headers.get("origin")
     cross_site = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-    if cross_site or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+    if cross_site or (origin is not None and _address(origin) != headers.get("host")):
         raise ProblemError(403, "requests from other web pages are refused")
 
 
@@ -185,6 +185,13 @@ def _check_csrf(headers: Headers) -> None:
         raise ProblemError(
             403, f"send JSON as application/json, or add the header {CSRF_HEADER}: 1"
         )
+
+
+def _address(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_name(host: str) -> str:

@@ -17,12 +17,28 @@ def new_model() -> RememberingTransformer:
     return RememberingTransformer.from_backbone(BUNDLED)
 
 
+Identity = tuple[str, int]
+"""Model id and number of saves."""
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model at one version; both stay the same while requests use them."""
+    """A model at one version; both stay the same while requests use them.
+
+    Attributes:
+        version: Number of saves; 0 for a model that was never saved.
+        model: The model.
+        model_id: Identifies the model: another one in its folder may have as many saves.
+    """
 
     version: int
     model: RememberingTransformer
+    model_id: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        """What differs between all states that a folder may hold."""
+        return self.model_id, self.version
 
 
 @dataclass(frozen=True)
@@ -48,10 +64,10 @@ class ModelFolder:
         if not is_model(self.path):
             return Served(0, self.create())
         while True:
-            version = self.version()
+            identity = self.identity()
             model = RememberingTransformer.load(self.path, backbone=backbone or self.backbone)
-            if self.version() == version:  # else another process saved meanwhile
-                return Served(version, model)
+            if self.identity() == identity:  # else another process saved meanwhile
+                return self.served(model, identity)
 
     def previous(self) -> ModelState | None:
         """Return the state before the last save, if there is one."""
@@ -64,9 +80,15 @@ class ModelFolder:
         """Whether the folder holds the state before the last save."""
         return (self.path / PREVIOUS).is_file()
 
-    def version(self) -> int:
-        """Return the number of saves."""
-        return read_manifest(self.path).generation
+    def identity(self) -> Identity:
+        """Return model id and number of saves."""
+        manifest = read_manifest(self.path)
+        return manifest.model_id, manifest.generation
+
+    def served(self, model: RememberingTransformer, identity: Identity | None = None) -> Served:
+        """Return a model as it is in the folder."""
+        model_id, version = identity or self.identity()
+        return Served(version, model, model_id)
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Return what changes with every save, without reading a file; None if there is none."""

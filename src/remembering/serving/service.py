@@ -17,9 +17,10 @@ from remembering.learning.forget import Forgotten, forget
 from remembering.learning.refine import check_refinable
 from remembering.learning.rename import rename_class, rename_task
 from remembering.model import RememberingTransformer
+from remembering.runtime.text import printable
 from remembering.serving.batching import Batcher
 from remembering.serving.heldout import split
-from remembering.serving.inputs import LabelledBytes, Query
+from remembering.serving.inputs import LabelledBytes, Query, checked_label
 from remembering.serving.jobs import Job, JobStore
 from remembering.serving.learner import Learner
 from remembering.serving.metrics import Metrics
@@ -49,7 +50,9 @@ class Service:
     ):
         self.options, self.metrics = options, Metrics()
         folder = options.folder.absolute()
-        workspace = folder.with_name(folder.name + WORKSPACE_SUFFIX)
+        # Links and ".." are resolved: a model has one workspace, however its folder is named.
+        resolved = folder.resolve()
+        workspace = resolved.with_name(resolved.name + WORKSPACE_SUFFIX)
         self.jobs = JobStore(workspace / "jobs", options.limits)
         source = ModelFolder(folder, create, backbone)
         self.learner = Learner(
@@ -168,7 +171,7 @@ class Service:
         state, backbone = served.model.state, served.model.backbone
         return {
             "version": served.version,
-            "name": self.options.folder.absolute().name,
+            "name": self.options.folder.resolve().name,
             "backbone": {"name": Path(backbone.name).name, "image_size": backbone.image_size},
             "tasks": [self._task(record) for record in state.tasks],
             "adapters": [
@@ -204,18 +207,23 @@ class Service:
         served = self.served
         if not served.model.tasks:
             raise ProblemError(409, "the model has not learned a task yet; learn one first")
-        name = self.options.folder.absolute().name
+        # A zip file has no form for bytes that are not UTF-8.
+        name = printable(self.options.folder.resolve().name)
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             # Saved anew: the folder itself may change while it is read.
             copy = RememberingTransformer(served.model.backbone, state=served.model.state)
             copy.save(folder)
             with tempfile.NamedTemporaryFile(suffix=".zip", delete=False) as file:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                    for path in sorted(folder.rglob("*")):
-                        if path.is_file():
-                            archive.write(path, Path(name) / path.relative_to(folder))
-                return Path(file.name)
+                try:
+                    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                        for path in sorted(folder.rglob("*")):
+                            if path.is_file():
+                                archive.write(path, Path(name) / path.relative_to(folder))
+                except BaseException:
+                    Path(file.name).unlink()
+                    raise
+            return Path(file.name)
 
     def _add(self, kind: Any, *arguments: Any) -> Job:
         job = self.jobs.add(kind, *arguments)
@@ -232,11 +240,14 @@ class Service:
         if not known or type(known[0]) is type(batch.labels[0]):
             return batch
         try:
-            labels = tuple(type(known[0])(label) for label in batch.labels)
+            matched = {label: type(known[0])(label) for label in batch.labels}
         except ValueError as error:
             raise ProblemError(
                 422, f"the labels of the model are integers; {error}; use integers"
             ) from error
+        if len({*matched.values()}) < len(matched):
+            raise ProblemError(422, "two labels are the same integer; write each in one way")
+        labels = tuple(checked_label(matched[label], self.options.limits) for label in batch.labels)
         return replace(batch, labels=labels)
 
     def _task(self, record: TaskRecord) -> dict[str, Any]:

@@ -30,14 +30,15 @@ class Outcome:
     inputs: int
 
 
-def fuzz(name: str, folder: Path, seconds: int, seed: int = 1) -> Outcome:
+def fuzz(name: str, folder: Path, seconds: int, seed: int = 1, runs: int = -1) -> Outcome:
     """Fuzz one target in a process of its own.
 
     Args:
         name: The target.
         folder: An empty folder. An input that fails is kept there as `crash-*`.
         seconds: How long to try.
-        seed: Of the random numbers; the inputs also depend on the speed of the machine.
+        seed: Of the random numbers, which determine the inputs.
+        runs: Upper bound on the number of inputs. -1: none.
 
     Raises:
         AssertionError: If a file outside the working folder changed.
@@ -55,10 +56,12 @@ def fuzz(name: str, folder: Path, seconds: int, seed: int = 1) -> Outcome:
         "TMPDIR": str(work),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
         "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.getenv("PYTHONPATH")])]),
     }
     options = [
         f"-max_total_time={seconds}",
+        f"-runs={runs}",
         f"-seed={seed}",
         f"-timeout={TIMEOUT_SECONDS}",
         f"-rss_limit_mb={MEMORY_MB}",

@@ -24,6 +24,7 @@ from remembering.data.columns import (
     label_column,
 )
 from remembering.data.images import DatasetImages, ImageFiles, ImageSequence
+from remembering.data.parquet_file import read_parquet
 from remembering.errors import InvalidFileError, InvalidInputError, reason
 from remembering.runtime.reading import read_regular, require_regular
 
@@ -91,11 +92,10 @@ def _read_csv(path: Path) -> Table:
 
 def _read_parquet(path: Path) -> Table:
     import datasets
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     require_regular(path)
     try:
-        dataset = datasets.Dataset(pq.ParquetFile(path).read())
+        dataset = datasets.Dataset(read_parquet(path))
         dataset.data.validate(full=True)  # strings must be UTF-8
     except Exception as error:  # pyarrow and datasets each have their own exceptions
         raise InvalidFileError(f"{path} is not a Parquet file ({reason(error)})") from error

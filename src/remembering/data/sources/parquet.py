@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remembering.data.folders import TEST_PARTS
+from remembering.data.parquet_file import read_parquet
 from remembering.data.sources.base import Splits
 from remembering.data.sources.stacking import decode_dataset
 from remembering.data.task import Label
@@ -59,12 +60,11 @@ def read_parquet_folder(folder: Path, classes: tuple[Label, ...]) -> Splits | No
         raise InvalidFileError(f"{folder} has train-*.parquet but no test-*.parquet; add it")
     import datasets
     import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     parts = []
     for part in ("train", "test"):
         try:
-            dataset = datasets.Dataset(pa.concat_tables(pq.read_table(p) for p in files[part]))
+            dataset = datasets.Dataset(pa.concat_tables(map(read_parquet, files[part])))
             check_arrow(dataset)
         except Exception as error:  # pyarrow and datasets each have their own exceptions
             raise InvalidFileError(

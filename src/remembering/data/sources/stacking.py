@@ -50,7 +50,9 @@ def positions(labels: Sequence[Label], classes: tuple[Label, ...], where: str) -
             f"{where} has the label {largest}, but there are only {len(classes)} classes; it is "
             "another data set"
         )
-    return torch.tensor([found[name] if isinstance(name, str) else name for name in labels])
+    return torch.tensor(
+        [found[name] if isinstance(name, str) else name for name in labels], dtype=torch.long
+    )
 
 
 def stack(images: ImageSequence, where: str) -> Tensor:

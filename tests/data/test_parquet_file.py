@@ -12,6 +12,7 @@ import pytest
 
 from remembering.data.parquet_file import read_parquet
 from remembering.data.paths import load_tasks
+from remembering.data.sources.base import Source
 from remembering.data.sources.parquet import read_parquet_folder
 from remembering.errors import InvalidFileError
 
@@ -45,4 +46,5 @@ def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
         empty.to_parquet(tmp_path / f"{part}-0.parquet")
     splits = read_parquet_folder(tmp_path, ("cat", "dog"))
     assert splits is not None
-    assert splits.train.labels.dtype.is_floating_point is False
+    with pytest.raises(InvalidFileError, match="train split of 'pets' has no image of class 'cat'"):
+        Source("pets", splits.train, splits.test, ("cat", "dog"))
